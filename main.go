@@ -1,0 +1,268 @@
+// Command forebay is a layer-4 TCP proxy that keeps a bounded pool of
+// connections to each backend. See README.md, and package proxy for how it works.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"text/tabwriter"
+
+	"github.com/mattn/go-isatty"
+	"github.com/rs/zerolog"
+
+	"forebay/proxy"
+	"forebay/proxy/config"
+	"forebay/proxy/engine"
+	"forebay/proxy/loadtest"
+)
+
+func main() {
+	os.Exit(config.Run(context.Background(), os.Args, config.Process{}, version(), config.Actions{
+		Serve: serve,
+		Demo:  untilSignal(demo),
+		Echo:  untilSignal(echo),
+		Load:  untilSignal(load),
+	}))
+}
+
+// version is what the build recorded: a tag, or the commit.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(unknown)"
+}
+
+// errReported makes the exit status 1 where the output has told why already.
+var errReported = errors.New("")
+
+var stopSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+
+// untilSignal returns action with a context that the first signal ends; a second
+// one ends the process.
+func untilSignal[T any](action func(context.Context, T) error) func(context.Context, T) error {
+	return func(ctx context.Context, cfg T) error {
+		ctx, stop := signal.NotifyContext(ctx, stopSignals...)
+		defer stop()
+		context.AfterFunc(ctx, stop)
+		return action(ctx, cfg)
+	}
+}
+
+// serve is the proxy: it serves until a signal, then drains.
+func serve(ctx context.Context, cfg config.Serve) error {
+	signals := make(chan os.Signal, 2) // the first drains, the second cuts
+	signal.Notify(signals, stopSignals...)
+	defer signal.Stop(signals)
+
+	log := newLogger(cfg.LogLevel, cfg.LogFormat)
+	eng := newEngine(cfg)
+	defer eng.Close()
+	srv, err := proxy.New(proxyConfig(cfg, eng, log))
+	if err != nil {
+		return err
+	}
+	ln, err := eng.Listen(ctx, cfg.Listen.Network, cfg.Listen.Addr)
+	if err != nil {
+		return fmt.Errorf("cannot listen: %w", err)
+	}
+	logStart(log, cfg, eng, ln.Addr(), srv)
+
+	var serving sync.WaitGroup
+	serving.Go(func() { srv.Serve(ln) })
+	log.Info().Stringer("signal", <-signals).Int("clients", srv.Stats().Clients).
+		Dur("drain_timeout_ms", cfg.DrainTimeout).Msg("draining; a second signal cuts")
+	drain(srv, cfg, signals)
+	serving.Wait()
+	return logEnd(log, srv)
+}
+
+// drain returns when the server has ended: by itself, or cut after the drain
+// timeout or by another signal.
+func drain(srv *proxy.Server, cfg config.Serve, signals <-chan os.Signal) {
+	ctx, cancel := context.WithTimeout(context.Background(), cfg.DrainTimeout)
+	defer cancel()
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		select {
+		case <-signals:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	srv.Shutdown(ctx)
+	cancel()
+	watching.Wait()
+}
+
+func logStart(log zerolog.Logger, cfg config.Serve, eng engine.Engine, addr net.Addr, srv *proxy.Server) {
+	backends := zerolog.Arr()
+	for _, b := range cfg.Backends {
+		backends.Str(fmt.Sprintf("%s,max=%d,weight=%d", b.Addr, b.Max, b.Weight))
+	}
+	log.Info().Stringer("listen", addr).Array("backends", backends).Str("version", version()).
+		Str("protocol", cfg.Protocol).Str("engine", eng.Name()).Str("reuse", cfg.Reuse).
+		Int("max_clients", srv.MaxClients()).Int("queue", cfg.Queue).
+		Dur("acquire_timeout_ms", cfg.AcquireTimeout).Dur("session_idle_timeout_ms", cfg.SessionIdleTimeout).
+		Msg("serving")
+	if cfg.Reuse == "quiet" {
+		log.Warn().Dur("reuse_quiet_ms", cfg.ReuseQuiet).Msg("--reuse quiet cannot be proved safe for raw bytes: " +
+			"a backend that answers late or twice shows one client's bytes to another")
+	}
+}
+
+// logEnd sums the server up. Its error makes the exit status 1: sessions were cut.
+func logEnd(log zerolog.Logger, srv *proxy.Server) error {
+	ended := srv.Stats().Ended
+	sum := zerolog.Dict()
+	for reason, n := range ended {
+		sum.Int64(reason, n)
+	}
+	log.Info().Dict("sessions", sum).Msg("stopped")
+	if ended[proxy.Cut.String()] > 0 {
+		return errReported
+	}
+	return nil
+}
+
+func newEngine(cfg config.Serve) engine.Engine {
+	return engine.NewNet(engine.Config{KeepAlive: cfg.KeepAlive, UserTimeout: cfg.TCPUserTimeout})
+}
+
+func proxyConfig(cfg config.Serve, eng engine.Engine, log zerolog.Logger) proxy.Config {
+	p := proxy.Config{
+		Engine:             eng,
+		Log:                log,
+		MinIdle:            cfg.MinIdle,
+		VirginTimeout:      cfg.VirginTimeout,
+		IdleTimeout:        cfg.IdleTimeout,
+		MaxLifetime:        cfg.MaxLifetime,
+		DialTimeout:        cfg.DialTimeout,
+		DialParallel:       cfg.DialParallel,
+		AcquireTimeout:     cfg.AcquireTimeout,
+		Queue:              cfg.Queue,
+		AbortOnFIN:         cfg.AbortOnFin,
+		FirstByteWait:      cfg.FirstByteWait,
+		MaxClients:         cfg.MaxClients,
+		SessionIdleTimeout: cfg.SessionIdleTimeout,
+		HalfCloseTimeout:   cfg.HalfCloseTimeout,
+	}
+	if cfg.Reuse == "quiet" {
+		p.ReuseQuiet = cfg.ReuseQuiet
+	}
+	for _, b := range cfg.Backends {
+		p.Backends = append(p.Backends, proxy.Backend{Network: b.Addr.Network, Addr: b.Addr.Addr, Max: b.Max, Weight: b.Weight})
+	}
+	return p
+}
+
+// newLogger writes to standard error. level is one that config has checked.
+func newLogger(level, format string) zerolog.Logger {
+	var w io.Writer = os.Stderr
+	if format == "console" || format == "auto" && isatty.IsTerminal(os.Stderr.Fd()) {
+		w = zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: "15:04:05.000"}
+	}
+	l, err := zerolog.ParseLevel(level)
+	if err != nil {
+		panic(err)
+	}
+	return zerolog.New(w).Level(l).With().Timestamp().Logger()
+}
+
+// demo is backends, proxy and load in one process.
+func demo(ctx context.Context, cfg config.Demo) error {
+	settings := config.Defaults()
+	eng := newEngine(settings)
+	defer eng.Close()
+	ok, err := loadtest.Demo(ctx, loadtest.DemoConfig{
+		Proxy:             proxyConfig(settings, eng, newLogger(cfg.LogLevel, cfg.LogFormat)),
+		Network:           cfg.Listen.Network,
+		Addr:              cfg.Listen.Addr,
+		Duration:          cfg.Duration,
+		Clients:           cfg.Clients,
+		RequestsPerClient: cfg.RequestsPerClient,
+		Keep:              cfg.Keep,
+		Out:               os.Stdout,
+		Progress:          isatty.IsTerminal(os.Stdout.Fd()),
+	})
+	if err == nil && !ok {
+		err = errReported
+	}
+	return err
+}
+
+// echo is the echo server.
+func echo(ctx context.Context, cfg config.Echo) error {
+	servers := make([]*loadtest.Echo, len(cfg.Listen))
+	listeners := make([]net.Listener, len(cfg.Listen))
+	for i, addr := range cfg.Listen {
+		ln, err := net.Listen(addr.Network, addr.Addr)
+		if err != nil {
+			return fmt.Errorf("cannot listen: %w", err)
+		}
+		defer ln.Close()
+		listeners[i] = ln
+		servers[i] = loadtest.NewEcho(loadtest.EchoConfig{Delay: cfg.Delay, Late: cfg.Late, Greet: cfg.Greet,
+			CloseAfter: cfg.CloseAfter, ResetAfter: cfg.ResetAfter, Silent: cfg.Silent})
+		fmt.Fprintf(os.Stderr, "echo: listening on %s\n", ln.Addr())
+	}
+	err := serveEchoes(ctx, servers, listeners)
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "address\tconnections\tmost at once\tbytes in\tbytes out\t")
+	for i, s := range servers {
+		st := s.Stats()
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t\n", listeners[i].Addr(), st.Accepted, st.PeakOpen, st.BytesIn, st.BytesOut)
+	}
+	return errors.Join(err, w.Flush())
+}
+
+// serveEchoes returns when ctx has ended, or the first server failed.
+func serveEchoes(ctx context.Context, servers []*loadtest.Echo, listeners []net.Listener) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var serving sync.WaitGroup
+	for i, s := range servers {
+		serving.Go(func() {
+			if err := s.Serve(listeners[i]); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	<-ctx.Done()
+	for _, s := range servers {
+		s.Close()
+	}
+	serving.Wait()
+	if err := context.Cause(ctx); err != ctx.Err() {
+		return err
+	}
+	return nil
+}
+
+// load is the load generator.
+func load(ctx context.Context, cfg config.Load) error {
+	res, err := loadtest.Run(ctx, loadtest.LoadConfig{Network: cfg.Target.Network, Addr: cfg.Target.Addr,
+		Clients: cfg.Clients, Size: cfg.Size, Duration: cfg.Duration, Requests: cfg.Requests,
+		RequestsPerClient: cfg.RequestsPerClient, Rate: cfg.Rate, Timeout: cfg.Timeout, Skip: cfg.Skip})
+	if err != nil {
+		return err
+	}
+	if cfg.JSON {
+		err = json.NewEncoder(os.Stdout).Encode(res)
+	} else {
+		err = res.WriteTable(os.Stdout)
+	}
+	if err == nil && !res.OK() {
+		err = errReported
+	}
+	return err
+}

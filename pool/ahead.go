@@ -1,0 +1,105 @@
+package pool
+
+import (
+	"math"
+	"sync"
+	"time"
+)
+
+// localPause is how long dialing ahead rests after a fault of this machine.
+const localPause = time.Second
+
+// TopUp begins to dial connections ahead, as many as are wanted and there is room
+// for. The pool calls it as it goes; a caller does when it has freed a slot.
+func (p *Pool) TopUp() {
+	if p.ctx.Err() != nil {
+		return
+	}
+	want := p.wanted(time.Now())
+	for want > 0 && p.cfg.Slots.Ahead(want) {
+		p.wg.Go(p.dialAhead)
+	}
+}
+
+func (p *Pool) wanted(now time.Time) int {
+	if p.cfg.MinIdle >= 0 {
+		return p.cfg.MinIdle
+	}
+	return p.demand.wanted(now, p.cfg.VirginTimeout)
+}
+
+func (p *Pool) dialAhead() {
+	err := p.create(true)
+	p.cfg.Slots.AheadDone(err == nil)
+	switch {
+	case err == nil:
+		p.TopUp() // the next one, where more are wanted than may be dialed at once
+		p.sweepAt(time.Now().Add(p.cfg.VirginTimeout))
+	case IsLocal(err):
+		if p.pause(localPause) {
+			p.nudge()
+		}
+	}
+}
+
+// pause waits for d. It reports false where the pool was closed meanwhile.
+func (p *Pool) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-p.ctx.Done():
+		return false
+	}
+}
+
+// rateMemory is how fast the arrival rate forgets: a burst counts for a third
+// after this.
+const rateMemory = time.Second
+
+// demand learns how many connections are worth having ahead. Clients that come
+// at a rate r while a dial takes d find their connection ready if r×d are on
+// their way; arrivals are bunched, so two standard deviations are added (of a
+// Poisson count: the root of its mean).
+type demand struct {
+	mu       sync.Mutex
+	last     time.Time // of the newest arrival
+	rate     float64   // arrivals/s at last, each forgotten exponentially
+	dialTime float64   // seconds; moving average over about eight dials
+}
+
+// note counts an arrival.
+func (d *demand) note(now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rate = d.rateAt(now) + 1/rateMemory.Seconds()
+	d.last = now
+}
+
+// dialed learns the time of a dial.
+func (d *demand) dialed(took time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.dialTime == 0 {
+		d.dialTime = took.Seconds()
+		return
+	}
+	d.dialTime += (took.Seconds() - d.dialTime) / 8
+}
+
+// wanted returns how many connections to have ahead: at least one, and none once
+// nobody came for quiet.
+func (d *demand) wanted(now time.Time, quiet time.Duration) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.last.IsZero() || now.Sub(d.last) >= quiet {
+		return 0
+	}
+	mean := d.rateAt(now) * d.dialTime
+	return max(1, int(math.Ceil(mean+2*math.Sqrt(mean))))
+}
+
+func (d *demand) rateAt(now time.Time) float64 {
+	return d.rate * math.Exp(-now.Sub(d.last).Seconds()/rateMemory.Seconds())
+}

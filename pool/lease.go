@@ -1,0 +1,77 @@
+package pool
+
+import (
+	"sync"
+	"time"
+
+	"github.com/jackc/puddle/v2"
+)
+
+// pooled is a connection and what the pool knows of it. Whoever has it out of
+// puddle's idle set owns it.
+type pooled struct {
+	conn       Conn
+	born       time.Time
+	end        time.Time // end of its life; zero: no limit
+	idleSince  time.Time
+	generation int64
+	used       bool   // a byte of a client has passed
+	layIdle    bool   // it was not leased straight from its dial
+	stopWatch  func() // nil while nobody watches
+	closeOnce  sync.Once
+}
+
+func (c *pooled) unwatch() {
+	if c.stopWatch != nil {
+		c.stopWatch()
+		c.stopWatch = nil
+	}
+}
+
+func (c *pooled) close() {
+	c.closeOnce.Do(func() {
+		c.unwatch()
+		c.conn.Close() // its error tells nothing that the session has not seen
+	})
+}
+
+// A Lease is the exclusive use of one connection, until Keep or Close.
+type Lease struct {
+	pool *Pool
+	res  *puddle.Resource[*pooled]
+
+	// Ready tells that the connection was there before its client: its backend
+	// may have ended it meanwhile without anybody having seen it yet.
+	Ready bool
+}
+
+// Conn returns the leased connection, as Config.Dial made it.
+func (l *Lease) Conn() Conn { return l.res.Value().conn }
+
+// Keep gives the connection back, for another client. used tells that a byte of
+// this client's session has passed on it. Keep reports false where the
+// connection is not fit to be kept (its time is up, its backend has ended it):
+// then it has been closed. The slot is the caller's to count, as idle or free.
+func (l *Lease) Keep(used bool) bool {
+	p, c := l.pool, l.res.Value()
+	now := time.Now()
+	c.used = c.used || used
+	c.idleSince = now
+	if p.ctx.Err() != nil {
+		l.Close(Shutdown)
+		return false
+	}
+	if reason := p.unfit(c, now); reason != fit {
+		l.Close(reason)
+		return false
+	}
+	p.watch(c)
+	at, _ := p.expiry(c)
+	l.res.Release()
+	p.sweepAt(at)
+	return true
+}
+
+// Close closes the connection and frees its place in the pool; the slot is the
+// caller's to free after that.
+func (l *Lease) Close(reason Reason) { l.pool.destroy(l.res, reason) }

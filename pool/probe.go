@@ -1,0 +1,48 @@
+package pool
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// The back-off of the prober doubles from the first to the last of these. Each
+// wait is drawn between 0 and the back-off (full jitter), so that many proxies
+// do not come back to a backend in step.
+const (
+	firstBackoff = 100 * time.Millisecond
+	lastBackoff  = 5 * time.Second
+)
+
+// down takes the backend out of the choice after a dial that began in
+// generation failed, and starts the prober. A dial that began before the backend
+// was last found down tells nothing new.
+func (p *Pool) down(generation int64, err error) {
+	if p.generation.Load() != generation || !p.probing.CompareAndSwap(false, true) {
+		return
+	}
+	p.generation.Add(1)
+	p.cfg.Slots.Down(err)
+	p.nudge() // closes the idle connections, which are of an older generation now
+	p.wg.Go(p.probe)
+}
+
+// probe dials until it succeeds, one dial at a time. Its connection is the first
+// idle one of the recovered backend.
+func (p *Pool) probe() {
+	for backoff := firstBackoff; p.pause(rand.N(backoff)); backoff = min(2*backoff, lastBackoff) {
+		if !p.cfg.Slots.Probe() {
+			continue // every slot is in use: nobody could dial anyway
+		}
+		err := p.create(true)
+		p.cfg.Slots.AheadDone(err == nil)
+		if err == nil {
+			p.probing.Store(false)
+			p.cfg.Slots.Up()
+			p.TopUp()
+			return
+		}
+		if p.ctx.Err() == nil && !IsLocal(err) {
+			p.cfg.Slots.Down(err)
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package pool
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/puddle/v2"
+)
+
+// forever is how long Run sleeps when no connection lies idle: until one does.
+const forever = time.Hour
+
+// watch has the pool told when the backend ends an idle connection, or sends
+// bytes that nobody asked for. On a virgin connection bytes are the greeting of
+// a server that speaks first: they stay in the kernel for its first client.
+func (p *Pool) watch(c *pooled) {
+	c.layIdle = true
+	used := c.used
+	c.stopWatch = c.conn.Watch(func(bytes bool, end error) bool {
+		if end == nil && !(bytes && used) {
+			return true
+		}
+		p.nudge()
+		return false
+	})
+}
+
+// unfit tells why an idle connection may not serve a client; fit where it may.
+func (p *Pool) unfit(c *pooled, now time.Time) Reason {
+	if c.generation != p.generation.Load() {
+		return Failed
+	}
+	if at, reason := p.expiry(c); !now.Before(at) {
+		return reason
+	}
+	switch bytes, end := c.conn.Peek(); {
+	case end != nil:
+		return BackendClosed
+	case bytes && c.used:
+		return StrayBytes
+	}
+	return fit
+}
+
+// expiry returns when the time of a connection is up, and which time that is.
+func (p *Pool) expiry(c *pooled) (time.Time, Reason) {
+	at, reason := c.born.Add(p.cfg.VirginTimeout), VirginTimeout
+	if c.used {
+		at, reason = c.idleSince.Add(p.cfg.IdleTimeout), IdleTimeout
+	}
+	if !c.end.IsZero() && c.end.Before(at) {
+		return c.end, Lifetime
+	}
+	return at, reason
+}
+
+// sweep closes the idle connections that are unfit, and has the next sweep come
+// when the time of one of the others is up.
+func (p *Pool) sweep(now time.Time) {
+	p.due.reset(now.Add(forever))
+	p.closeIdle(func(c *pooled) Reason {
+		reason := p.unfit(c, now)
+		if reason == fit {
+			at, _ := p.expiry(c)
+			p.due.lower(at)
+		}
+		return reason
+	})
+}
+
+// sweepAt sees to it that a sweep comes at t, if none comes earlier. Most
+// connections are dialed later than one that waits already, so this seldom wakes
+// Run.
+func (p *Pool) sweepAt(t time.Time) {
+	if p.due.lower(t) {
+		p.nudge()
+	}
+}
+
+// due is a time that can be brought forward. It counts from an epoch so that it
+// is one word, and monotonic.
+type due struct {
+	epoch time.Time
+	after atomic.Int64 // nanoseconds
+}
+
+func (d *due) at() time.Time     { return d.epoch.Add(time.Duration(d.after.Load())) }
+func (d *due) reset(t time.Time) { d.after.Store(int64(t.Sub(d.epoch))) }
+
+// lower brings the time forward to t, and reports whether t was earlier.
+func (d *due) lower(t time.Time) bool {
+	for want := int64(t.Sub(d.epoch)); ; {
+		now := d.after.Load()
+		if want >= now {
+			return false
+		}
+		if d.after.CompareAndSwap(now, want) {
+			return true
+		}
+	}
+}
+
+// closeIdle closes the idle connections for which verdict gives a reason. Those
+// that clients have reserved stay: their clients will look at them.
+func (p *Pool) closeIdle(verdict func(*pooled) Reason) {
+	for _, u := range p.takeUnfit(verdict) {
+		p.destroy(u.res, u.reason)
+		p.cfg.Slots.Expired()
+	}
+}
+
+type unfitConn struct {
+	res    *puddle.Resource[*pooled]
+	reason Reason
+}
+
+func (p *Pool) takeUnfit(verdict func(*pooled) Reason) (out []unfitConn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// puddle gives the newest first; handing back the oldest first keeps that order.
+	for _, res := range slices.Backward(p.puddle.AcquireAllIdle()) {
+		c := res.Value()
+		if reason := verdict(c); reason != fit && p.cfg.Slots.Expire() {
+			out = append(out, unfitConn{res, reason})
+			continue
+		}
+		if c.stopWatch == nil {
+			p.watch(c) // it was dialed for a client that left
+		}
+		res.ReleaseUnused()
+	}
+	return out
+}

@@ -1,0 +1,69 @@
+package config
+
+import "fmt"
+
+// complete fills in the backends' Max and checks what no single flag can. ss
+// tells where the values came from.
+func (s *Serve) complete(ss settings) error {
+	source := ss.source("backend")
+	if len(s.Backends) == 0 {
+		return fmt.Errorf("--backend is required: %s, may be repeated", backendTakes)
+	}
+	seen := map[string]Address{}
+	for i := range s.Backends {
+		b := &s.Backends[i]
+		if first, ok := seen[b.Addr.key()]; ok {
+			return fmt.Errorf("%s: got %q and %q; takes each backend once", source, first, b.Addr)
+		}
+		seen[b.Addr.key()] = b.Addr
+		if b.Max == 0 {
+			b.Max = s.MaxConns
+		}
+		if err := s.check(*b, ss); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check compares one backend with the other settings.
+func (s *Serve) check(b Backend, ss settings) error {
+	if reaches(s.Listen, b.Addr) {
+		return fmt.Errorf("%s: got %q, which is where %s %s takes clients; takes an address of another program",
+			ss.source("backend"), b.Addr, ss.source("listen"), s.Listen)
+	}
+	if s.MinIdle > b.Max {
+		return fmt.Errorf("%s: got %d, above max=%d of backend %s; takes at most the smallest max, or auto",
+			ss.source("min-idle"), s.MinIdle, b.Max, b.Addr)
+	}
+	return nil
+}
+
+func (e *Echo) complete(ss settings) error {
+	if len(e.Listen) == 0 {
+		return fmt.Errorf("--listen is required: %s, may be repeated", listenTakes)
+	}
+	seen := map[string]bool{}
+	for _, a := range e.Listen {
+		if seen[a.key()] && !a.isAnyPort() {
+			return fmt.Errorf("%s: got %q twice; takes each address once", ss.source("listen"), a)
+		}
+		seen[a.key()] = true
+	}
+	return nil
+}
+
+// complete leaves one of the two ends: a number of requests, or the duration.
+func (l *Load) complete(ss settings) error {
+	if l.Target == (Address{}) {
+		return fmt.Errorf("--target is required: %s", addressTakes)
+	}
+	if l.Requests == 0 {
+		return nil
+	}
+	if d := ss.find("duration"); d.IsSet() {
+		return fmt.Errorf("--requests: got %d beside --duration %s; takes the place of a duration", l.Requests, d)
+	}
+	l.Duration = 0
+	return nil
+}

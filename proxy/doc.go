@@ -1,0 +1,53 @@
+// Package proxy is the life of a session: one client connection, from accept to
+// close.
+//
+//	client                                                        backend
+//	  │ 1 accept    server.go   Server.Serve     a place, its descriptors     │
+//	  │ 2 pick      queue.go    dispatcher       least load; reserves a slot  │
+//	  │             queue.go    … or waits, FIFO over all backends            │
+//	  │ 3 lease     lease.go    pool Take | Dial a connection in that slot ───┤
+//	  │ 4 relay     engine/     Engine.Relay                                  │
+//	  ╞══ up ════════════════════════════════════════════════════════════════►╡
+//	  ╞◄═ down ═══════════════════════════════════════════════════════════════╡
+//	  │ 5 release   reuse.go    may it serve another client? keep | close ────┘
+//	  │ 6 account   session.go  one reason, one log line, one counter
+//
+// The files are the steps, and session.go reads in their order. Package balance
+// decides who serves next, package pool keeps the connections to one backend,
+// package engine moves the bytes; each knows nothing of the others.
+//
+// # Who owns what
+//
+//   - The dispatcher owns every slot of every backend and the queue, under one
+//     lock. A slot is taken before a dial begins and given back after the
+//     connection is closed; nothing else opens or closes a backend connection.
+//   - A session owns its client's connection and its lease. While the engine
+//     relays, the engine has both.
+//   - The server owns the sessions (it waits for them) and the pools (which end
+//     after the last session).
+//
+// # What happens when
+//
+//   - The client goes while it waits (for its first byte, in the queue, for a
+//     dial): a reset, or a FIN before any byte, ends the session as client_left;
+//     its place or its dial goes to the next one. A FIN after bytes is a
+//     half-close, and the client is served (unless AbortOnFIN).
+//   - The backend goes: before the request reached it, the session moves to
+//     another connection (engine.Stale); later its end is relayed.
+//   - Both at once: the engine reports the one it saw first; the lease is closed
+//     once, by the session.
+//   - The acquire timeout passes while a slot is granted: the slot goes back, and
+//     to the next waiter, in the same step.
+//   - A dial fails: the backend is down, the session tries each other backend
+//     once. Where all are down it ends at once as no_backend.
+//   - Shutdown: the listener closes, those who wait are refused, relays end by
+//     themselves until the drain timeout and are cut then; the pools close last.
+//   - Descriptors run out: accepting pauses and backs off; a dial that fails for
+//     it is tried again until the acquire timeout, and no backend is blamed.
+//   - A slow reader: the engine stops reading its peer.
+//
+// # What it does not do
+//
+// It does not look into the bytes, and therefore does not reuse a connection
+// that a client has used, unless told to (see reuse.go).
+package proxy

@@ -1,0 +1,182 @@
+// Package engine moves bytes: it is the only part of forebay that knows
+// descriptors. An Engine accepts clients, takes over dialed connections, watches
+// either kind without taking anything from it, and relays pairs of them.
+//
+// # What every engine keeps
+//
+//   - A FIN is relayed per direction, after every byte before it; the other
+//     direction goes on, bounded by RelayConfig.HalfCloseTimeout.
+//   - A connection that was reset, or failed, is reset towards the other side
+//     too, once what was read before has been acknowledged there (one second at
+//     the most). After both sides have finished there is no reset.
+//   - A slow reader stops the reading of its peer: what a session may hold is
+//     bounded by its two buffers.
+//   - A quiet session holds no buffer.
+//
+// # Who owns what
+//
+// A Conn belongs to its holder, who closes it. While Relay runs (until it calls
+// done) both connections belong to the engine: nobody else may use them. After
+// that they are the holder's again: where the Result says so (Quiet, Stale) they
+// can be used on, otherwise they can only be closed.
+//
+// # What happens when, during a relay
+//
+//   - The client or the backend is gone: its reset ends the session; its FIN ends
+//     one direction.
+//   - Both at once: the first one seen gives the reason; either way both
+//     directions end before done is called.
+//   - Nothing moves for the idle timeout (after one side's FIN: the half-close
+//     timeout): the session ends.
+//   - The context ends: the session is cut, and both sides are reset.
+//   - A backend ends a connection that its client's first bytes have not reached:
+//     the session ends as Stale, and the client keeps the bytes (flight.go).
+package engine
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+)
+
+// Engine moves bytes. Its methods may be called by several goroutines.
+type Engine interface {
+	// Name is what --engine calls it.
+	Name() string
+
+	// Listen opens a listener on network ("tcp" or "unix") and addr. The socket
+	// file of a dead process is replaced, that of a live one is not.
+	Listen(ctx context.Context, network, addr string) (Listener, error)
+
+	// Adopt takes over a dialed connection. c must not be used afterwards.
+	Adopt(c net.Conn) (Conn, error)
+
+	// Relay moves bytes both ways between client and backend until both have
+	// ended or ctx is done, then calls done, from any goroutine, once. It may
+	// call it before it returns.
+	Relay(ctx context.Context, client, backend Conn, cfg RelayConfig, done func(Result))
+
+	// Close waits for the engine's goroutines to end. Every connection must have
+	// been closed by its holder.
+	Close()
+}
+
+// A Listener accepts clients.
+type Listener interface {
+	// Accept waits for a client. After Close it returns net.ErrClosed.
+	Accept() (Conn, error)
+	Addr() net.Addr
+	Close() error
+}
+
+// A Conn is one connection of an engine.
+type Conn interface {
+	RemoteAddr() net.Addr
+
+	// Peek tells, without waiting and without taking anything, whether bytes
+	// can be read, and whether the peer has ended the connection: end is nil
+	// while it has not, io.EOF after a FIN, another error after a failure. Where
+	// the platform cannot tell, it says that nothing has happened.
+	Peek() (bytes bool, end error)
+
+	// Watch calls f with what Peek would say, from another goroutine: once soon
+	// and then whenever it may have changed, until f returns false or stop is
+	// called. stop returns when no call of f is under way or will come; it must
+	// not be called from f. A connection is not watched and relayed at once.
+	Watch(f func(bytes bool, end error) (more bool)) (stop func())
+
+	// Abort has Close reset the connection. Unix sockets know no reset.
+	Abort()
+
+	// Close closes the connection.
+	Close() error
+}
+
+// Config describes what every connection of an engine gets.
+type Config struct {
+	// KeepAlive is the time between keep-alive probes of a quiet TCP
+	// connection. Zero means none.
+	KeepAlive time.Duration
+
+	// UserTimeout is how long sent bytes may stay without acknowledgement, or a
+	// peer that reads nothing may hold them up, before a TCP connection fails.
+	// Zero means the system's default. It is kept on Linux only.
+	UserTimeout time.Duration
+}
+
+// RelayConfig describes one relay. A zero duration means no limit.
+type RelayConfig struct {
+	// IdleTimeout ends a session in which no byte moved either way.
+	IdleTimeout time.Duration
+
+	// HalfCloseTimeout does so once one side has sent its FIN.
+	HalfCloseTimeout time.Duration
+
+	// KeepQuiet withholds the client's FIN from the backend, and ends the relay
+	// as Quiet once the client has sent its FIN, the last byte came from the
+	// backend (or none moved) and nothing moved for this long. Zero relays the
+	// FIN.
+	KeepQuiet time.Duration
+
+	// Replay lets the relay end as Stale. Without it, however the backend ends
+	// the connection is its answer to this client.
+	Replay bool
+}
+
+// An End tells how a relay ended.
+type End int
+
+// The ends of a relay.
+const (
+	Finished         End = iota // both sides sent their FIN
+	ClientReset                 // the client reset its connection
+	BackendReset                // the backend reset its
+	ClientFailed                // the connection to the client failed (TCP gave up)
+	BackendFailed               // likewise that to the backend
+	IdleTimeout                 // nothing moved for the idle timeout
+	HalfCloseTimeout            // nothing moved for the half-close timeout
+	Cut                         // the context ended
+	Quiet                       // the client is done; the backend's connection is as open as before (KeepQuiet)
+	Stale                       // the backend had ended the connection before any byte reached it (Replay)
+)
+
+var endNames = [...]string{"finished", "client reset", "backend reset", "client failed", "backend failed",
+	"idle timeout", "half-close timeout", "cut", "quiet", "stale"}
+
+// String returns the name of the end.
+func (e End) String() string {
+	if e < 0 || int(e) >= len(endNames) {
+		return fmt.Sprintf("end %d", int(e))
+	}
+	return endNames[e]
+}
+
+// Half tells what one direction did.
+type Half struct {
+	Taken   int64 // bytes read from its source
+	Moved   int64 // of these, bytes given to its destination's kernel
+	FIN     bool  // its source sent a FIN
+	FINSent bool  // which was relayed to its destination
+}
+
+// Result tells what a relay did.
+type Result struct {
+	Up, Down Half // client to backend, backend to client
+	End      End
+	Err      error // what the system said, for the ends that have a cause; may be nil
+
+	// LastDown tells that the last byte that moved came from the backend.
+	LastDown bool
+
+	// Unacked is how many bytes the kernel still holds that were given to it for
+	// the backend. It is counted when End is Quiet.
+	Unacked int
+
+	// QuietFor is how long nothing had moved when the relay ended.
+	QuietFor time.Duration
+}
+
+// Untouched reports that no byte was taken from either side and no FIN was
+// relayed to the backend: its connection is as it was before.
+func (r Result) Untouched() bool { return r.Up.Taken == 0 && r.Down.Taken == 0 && !r.Up.FINSent }

@@ -1,0 +1,209 @@
+package engine
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// keepAliveInterval is the time between probes once the first went unanswered;
+// three of them end the connection, or the user timeout does.
+const (
+	keepAliveInterval = 10 * time.Second
+	keepAliveCount    = 3
+)
+
+// set gives a TCP socket the options of the engine. An accepted socket has
+// inherited them from its listener.
+func (cfg Config) set(network string, c syscall.RawConn) error {
+	if len(network) < 3 || network[:3] != "tcp" {
+		return nil
+	}
+	var opts [][3]int
+	if cfg.KeepAlive > 0 {
+		opts = append(opts,
+			[3]int{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
+			[3]int{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, max(1, int(cfg.KeepAlive/time.Second))},
+			[3]int{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(keepAliveInterval / time.Second)},
+			[3]int{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepAliveCount})
+	}
+	if cfg.UserTimeout > 0 {
+		opts = append(opts, [3]int{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, max(1, int(cfg.UserTimeout/time.Millisecond))})
+	}
+	var err error
+	ctlErr := c.Control(func(fd uintptr) {
+		for _, o := range opts {
+			if err = unix.SetsockoptInt(int(fd), o[0], o[1], o[2]); err != nil {
+				err = os.NewSyscallError("setsockopt", err)
+				return
+			}
+		}
+	})
+	return errors.Join(ctlErr, err)
+}
+
+// rawIO reads and writes a socket by its descriptor, which the runtime's poller
+// waits for. Unlike net.Conn it needs no buffer while it waits, it tells of each
+// part of a long write, and it can look without taking. One goroutine may read,
+// and another write, at a time.
+type rawIO struct {
+	conn syscall.RawConn
+
+	// What the next read or write takes and gives. It lies here, and the two
+	// functions are made once, so that neither allocates.
+	in, out struct {
+		buf   *buffer
+		size  int
+		p     []byte
+		moved func(int)
+		n     int
+		err   error
+	}
+	tryRead, tryWrite func(fd uintptr) bool
+}
+
+func newRawIO(c net.Conn) *rawIO {
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return nil
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	r := &rawIO{conn: raw}
+	r.tryRead, r.tryWrite = r.readOnce, r.writeSome
+	return r
+}
+
+func (r *rawIO) read(size int) (*buffer, int, error) {
+	r.in.size, r.in.buf, r.in.n, r.in.err = size, nil, 0, nil
+	err := r.conn.Read(r.tryRead)
+	if err == nil {
+		err = r.in.err
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	return r.in.buf, r.in.n, nil
+}
+
+// readOnce reports whether the read is done; if not, the poller waits.
+func (r *rawIO) readOnce(fd uintptr) bool {
+	b := getBuffer(r.in.size)
+	n, err := ignoringEINTR(func() (int, error) { return unix.Read(int(fd), b.data) })
+	if n > 0 {
+		r.in.buf, r.in.n = b, n
+		return true
+	}
+	b.put()
+	switch {
+	case err == unix.EAGAIN:
+		return false
+	case err == nil:
+		r.in.err = io.EOF
+	default:
+		r.in.err = os.NewSyscallError("read", err)
+	}
+	return true
+}
+
+func (r *rawIO) write(p []byte, moved func(int)) error {
+	r.out.p, r.out.moved, r.out.err = p, moved, nil
+	err := r.conn.Write(r.tryWrite)
+	r.out.p, r.out.moved = nil, nil
+	if err == nil {
+		err = r.out.err
+	}
+	return err
+}
+
+// writeSome reports whether the write is done; if not, the poller waits.
+func (r *rawIO) writeSome(fd uintptr) bool {
+	for len(r.out.p) > 0 {
+		n, err := ignoringEINTR(func() (int, error) { return unix.Write(int(fd), r.out.p) })
+		if err == unix.EAGAIN {
+			return false
+		}
+		if err != nil {
+			r.out.err = os.NewSyscallError("write", err)
+			return true
+		}
+		r.out.p = r.out.p[n:]
+		r.out.moved(n)
+	}
+	return true
+}
+
+func ignoringEINTR(f func() (int, error)) (int, error) {
+	for {
+		if n, err := f(); err != unix.EINTR {
+			return n, err
+		}
+	}
+}
+
+// wait calls f with the state of the socket, now and at each change, until it
+// returns false or the read deadline passes. The runtime's poller is
+// edge-triggered: it wakes for a FIN behind bytes that nobody has read.
+func (r *rawIO) wait(f func(bytes bool, end error) (more bool)) {
+	r.conn.Read(func(fd uintptr) bool {
+		bytes, end := peek(int(fd))
+		return !f(bytes, end)
+	})
+}
+
+func (r *rawIO) peek() (bytes bool, end error) {
+	err := r.conn.Control(func(fd uintptr) { bytes, end = peek(int(fd)) })
+	if err != nil {
+		return false, err
+	}
+	return bytes, end
+}
+
+// errFailed stands for a failure whose cause the kernel keeps for the next read
+// or write: asking for it (SO_ERROR) would take it away from them.
+var errFailed = errors.New("the connection was reset or failed")
+
+// peek asks the kernel for the state of a socket. A read that takes nothing
+// (MSG_PEEK) would not see a FIN behind bytes; poll does.
+func peek(fd int) (bytes bool, end error) {
+	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
+	if _, err := ignoringEINTR(func() (int, error) { return unix.Poll(fds[:], 0) }); err != nil {
+		return false, os.NewSyscallError("poll", err)
+	}
+	switch got := fds[0].Revents; {
+	case got&(unix.POLLERR|unix.POLLNVAL) != 0:
+		return false, errFailed
+	case got&(unix.POLLRDHUP|unix.POLLHUP) != 0:
+		n, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
+		return err == nil && n > 0, io.EOF
+	default:
+		return got&unix.POLLIN != 0, nil
+	}
+}
+
+// unacked returns how many bytes were written that the peer's kernel has not
+// acknowledged (of a Unix socket: that the peer has not read).
+func (r *rawIO) unacked() (n int) {
+	r.conn.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+	return n
+}
+
+// tcpState returns whether a TCP connection is closed (a RST has come) and how
+// many sequence numbers the peer has acknowledged, the SYN among them. ok is
+// false for other sockets.
+func (r *rawIO) tcpState() (closed bool, acked uint64, ok bool) {
+	r.conn.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err == nil {
+			closed, acked, ok = info.State == unix.BPF_TCP_CLOSE, info.Bytes_acked, true
+		}
+	})
+	return closed, acked, ok
+}

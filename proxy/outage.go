@@ -1,0 +1,66 @@
+package proxy
+
+import (
+	"sync"
+	"time"
+)
+
+// sayAgain is how long a fault that goes on is counted before it is said again.
+const sayAgain = 10 * time.Second
+
+// repeated says a fault once, and sums what follows soon after.
+type repeated struct {
+	mu   sync.Mutex
+	last time.Time
+	more int
+}
+
+// say calls log with how often the fault came unsaid since it was last said,
+// unless that was a moment ago.
+func (r *repeated) say(log func(more int)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now := time.Now(); r.last.IsZero() || now.Sub(r.last) >= sayAgain {
+		log(r.more)
+		r.last, r.more = now, 0
+		return
+	}
+	r.more++
+}
+
+// outage is what the log has to say about one backend.
+type outage struct {
+	mu     sync.Mutex
+	since  time.Time // zero while the backend is up
+	dials  int       // failed since
+	silent bool      // its beginning was not said, so its end is not
+	said   repeated
+}
+
+// backendDown says once that a backend is down; further failed dials are summed.
+func (srv *Server) backendDown(i int, err error) {
+	o := &srv.outages[i]
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.dials++
+	if !o.since.IsZero() {
+		return
+	}
+	o.since, o.silent = time.Now(), true
+	o.said.say(func(more int) {
+		o.silent = false
+		srv.cfg.Log.Warn().Str("backend", srv.names[i]).Err(err).Int("repeated", more).Msg("backend is down")
+	})
+}
+
+// backendUp says that it is up again, and for how long it was not.
+func (srv *Server) backendUp(i int) {
+	o := &srv.outages[i]
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.silent {
+		srv.cfg.Log.Info().Str("backend", srv.names[i]).Dur("down_ms", time.Since(o.since)).
+			Int("failed_dials", o.dials).Msg("backend is up again")
+	}
+	o.since, o.dials = time.Time{}, 0
+}

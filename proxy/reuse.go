@@ -1,0 +1,86 @@
+package proxy
+
+import (
+	"time"
+
+	"forebay/balance"
+	"forebay/pool"
+	"forebay/proxy/engine"
+)
+
+// verdict decides whether the connection of a relay that ended may serve another
+// client. It is the one place where that is decided, and says no unless it is
+// sure.
+//
+// Raw bytes have no boundaries: a connection that a client has used may still
+// owe that client a reply, and the next client would read it. So a connection is
+// kept only where nothing has passed (untouched: it is as virgin as before).
+//
+// With quiet above 0 the operator has vouched that backends answer each request
+// and keep no state between them, and a used connection is kept where all of
+// this holds: the client ended with a FIN, which was withheld from the backend;
+// the last byte that moved came from the backend; every byte taken from either
+// side was delivered, and the backend's kernel has acknowledged all it was sent;
+// nothing moved for quiet; nothing ever failed, and the backend has sent no FIN.
+// That nothing waits to be read is looked at by the pool, now and again when the
+// connection is leased. None of it proves that no reply is still to come.
+func verdict(r engine.Result, quiet time.Duration) (keep, used bool) {
+	if r.Untouched() && untouchable(r.End) {
+		return true, false
+	}
+	clean := r.End == engine.Quiet &&
+		r.Err == nil &&
+		r.Up.FIN && !r.Up.FINSent &&
+		!r.Down.FIN &&
+		r.LastDown &&
+		r.Up.Taken == r.Up.Moved && r.Down.Taken == r.Down.Moved && r.Unacked == 0 &&
+		quiet > 0 && r.QuietFor >= quiet
+	return clean, true
+}
+
+// untouchable reports whether a relay that ended so leaves its backend's
+// connection alone. What ended because of that connection does not.
+func untouchable(end engine.End) bool {
+	switch end {
+	case engine.Quiet, engine.ClientReset, engine.ClientFailed, engine.IdleTimeout:
+		return true
+	default:
+		return false
+	}
+}
+
+// release ends a lease as its relay allows.
+func (srv *Server) release(l *lease, r engine.Result) {
+	keep, used := verdict(r, srv.cfg.ReuseQuiet)
+	switch {
+	case keep:
+		srv.keep(l, used)
+	case r.End == engine.Stale:
+		srv.discard(l, pool.BackendClosed)
+	case r.End == engine.BackendReset, r.End == engine.BackendFailed:
+		srv.discard(l, pool.Failed)
+	default:
+		srv.discard(l, pool.Used)
+	}
+}
+
+// keep gives a connection back to its pool, if that will have it.
+func (srv *Server) keep(l *lease, used bool) {
+	if l.Keep(used) {
+		srv.dispatcher.move(l.backend, balance.Leased, balance.Idle)
+		return
+	}
+	srv.freed(l, balance.Leased)
+}
+
+// discard closes a connection; its slot is free after that.
+func (srv *Server) discard(l *lease, reason pool.Reason) {
+	srv.dispatcher.move(l.backend, balance.Leased, balance.Closing)
+	l.Close(reason)
+	srv.freed(l, balance.Closing)
+}
+
+func (srv *Server) freed(l *lease, from balance.State) {
+	srv.dispatcher.move(l.backend, from, balance.Free)
+	srv.pools[l.backend].TopUp()
+}
