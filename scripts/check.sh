@@ -37,6 +37,7 @@ may_import pool
 may_import proxy/engine
 may_import proxy/config
 may_import proxy balance pool proxy/engine
+may_import proxy/proxytest
 may_import proxy/loadtest proxy proxy/engine
 # balance is pure: the standard library alone.
 n=$(go list -deps -f '{{if not .Standard}}{{.ImportPath}}{{end}}' ./balance | wc -l)
