@@ -18,6 +18,7 @@ import (
 
 	"github.com/mattn/go-isatty"
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
 
 	"forebay/proxy"
 	"forebay/proxy/config"
@@ -167,9 +168,11 @@ func proxyConfig(cfg config.Serve, eng engine.Engine, log zerolog.Logger) proxy.
 
 // newLogger writes to standard error. level is one that config has checked.
 func newLogger(level, format string) zerolog.Logger {
+	zerolog.TimeFieldFormat = "2006-01-02T15:04:05.000Z07:00"
+	terminal := isatty.IsTerminal(os.Stderr.Fd())
 	var w io.Writer = os.Stderr
-	if format == "console" || format == "auto" && isatty.IsTerminal(os.Stderr.Fd()) {
-		w = zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: "15:04:05.000"}
+	if format == "console" || format == "auto" && terminal {
+		w = zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: "15:04:05.000", NoColor: !terminal}
 	}
 	l, err := zerolog.ParseLevel(level)
 	if err != nil {
@@ -225,27 +228,18 @@ func echo(ctx context.Context, cfg config.Echo) error {
 	return errors.Join(err, w.Flush())
 }
 
-// serveEchoes returns when ctx has ended, or the first server failed.
+// serveEchoes returns when ctx has ended, or a server failed.
 func serveEchoes(ctx context.Context, servers []*loadtest.Echo, listeners []net.Listener) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var serving sync.WaitGroup
+	group, ctx := errgroup.WithContext(ctx)
 	for i, s := range servers {
-		serving.Go(func() {
-			if err := s.Serve(listeners[i]); err != nil {
-				cancel(err)
-			}
+		group.Go(func() error { return s.Serve(listeners[i]) })
+		group.Go(func() error {
+			<-ctx.Done()
+			s.Close()
+			return nil
 		})
 	}
-	<-ctx.Done()
-	for _, s := range servers {
-		s.Close()
-	}
-	serving.Wait()
-	if err := context.Cause(ctx); err != ctx.Err() {
-		return err
-	}
-	return nil
+	return group.Wait()
 }
 
 // load is the load generator.
