@@ -12,7 +12,7 @@ const localPause = time.Second
 // TopUp begins to dial connections ahead, as many as are wanted and there is room
 // for. The pool calls it as it goes; a caller does when it has freed a slot.
 func (p *Pool) TopUp() {
-	if p.ctx.Err() != nil {
+	if p.ctx.Err() != nil || p.resting.Load() {
 		return
 	}
 	want := p.wanted(time.Now())
@@ -30,15 +30,19 @@ func (p *Pool) wanted(now time.Time) int {
 
 func (p *Pool) dialAhead() {
 	err := p.create(true)
+	local := IsLocal(err)
+	rest := local && p.resting.CompareAndSwap(false, true) // before the slot is free for the next one
 	p.cfg.Slots.AheadDone(err == nil)
 	switch {
-	case err == nil:
-		p.TopUp() // the next one, where more are wanted than may be dialed at once
-		p.sweepAt(time.Now().Add(p.cfg.VirginTimeout))
-	case IsLocal(err):
+	case rest:
 		if p.pause(localPause) {
+			p.resting.Store(false)
 			p.nudge()
 		}
+	case !local:
+		// The next one, where more are wanted than may be dialed at once. After an
+		// error there is none, unless the dial began before an outage that is over.
+		p.TopUp()
 	}
 }
 

@@ -75,6 +75,9 @@ func (p *Pool) create(ahead bool) error {
 	switch {
 	case err == nil:
 		p.demand.dialed(time.Since(start))
+		if ahead {
+			p.entered(generation, time.Now().Add(p.cfg.VirginTimeout))
+		}
 	case p.ctx.Err() != nil: // cut at shutdown
 	case IsLocal(err):
 		p.counters.dialErrors.Add(1)
@@ -100,7 +103,7 @@ func (p *Pool) Dial(ctx context.Context) (*Lease, error) {
 		if d.err != nil {
 			return nil, d.err
 		}
-		if l := p.pop(); l != nil {
+		if l := p.pop(true); l != nil {
 			return l, nil
 		}
 		if p.ctx.Err() != nil {

@@ -68,7 +68,7 @@ func (l *Lease) Keep(used bool) bool {
 	p.watch(c)
 	at, _ := p.expiry(c)
 	l.res.Release()
-	p.sweepAt(at)
+	p.entered(c.generation, at)
 	return true
 }
 

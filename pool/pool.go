@@ -151,8 +151,13 @@ type Pool struct {
 	nudgec     chan struct{} // buffered(1): a sweep is due
 	due        due           // when the next sweep is
 	generation atomic.Int64  // raised when the backend goes down: older connections are not trusted
-	probing    atomic.Bool   // one prober at a time
+	resting    atomic.Bool   // dialing ahead rests after a fault of this machine
 	counters   counters
+
+	// health keeps the order in which the backend goes down and comes up: the
+	// authority is told under it.
+	health  sync.Mutex
+	probing bool // one prober at a time
 }
 
 // New returns a Pool. It dials nothing before Run or Dial.
@@ -219,7 +224,7 @@ func (p *Pool) nudge() {
 // slot is still the caller's, who may Dial in it.
 func (p *Pool) Take() *Lease {
 	p.demand.note(time.Now())
-	l := p.pop()
+	l := p.pop(false)
 	p.TopUp()
 	if l != nil {
 		l.Ready = true
@@ -228,8 +233,10 @@ func (p *Pool) Take() *Lease {
 	return l
 }
 
-// pop leases whatever connection puddle gives, if it is fit for a client.
-func (p *Pool) pop() *Lease {
+// pop leases whatever connection puddle gives, if it is fit for a client. After a
+// dial for the client, one that comes straight from a dial is: what its backend
+// has done with it since is the answer that the client gets.
+func (p *Pool) pop(dialed bool) *Lease {
 	p.mu.Lock()
 	res, err := p.puddle.Acquire(p.ctx)
 	p.mu.Unlock()
@@ -238,7 +245,7 @@ func (p *Pool) pop() *Lease {
 	}
 	c := res.Value()
 	c.unwatch()
-	if reason := p.unfit(c, time.Now()); reason != fit {
+	if reason := p.unfit(c, time.Now()); reason != fit && (c.layIdle || !dialed) {
 		p.destroy(res, reason)
 		return nil
 	}

@@ -17,13 +17,24 @@ const (
 // generation failed, and starts the prober. A dial that began before the backend
 // was last found down tells nothing new.
 func (p *Pool) down(generation int64, err error) {
-	if p.generation.Load() != generation || !p.probing.CompareAndSwap(false, true) {
+	p.health.Lock()
+	defer p.health.Unlock()
+	if p.generation.Load() != generation || p.probing {
 		return
 	}
+	p.probing = true
 	p.generation.Add(1)
 	p.cfg.Slots.Down(err)
 	p.nudge() // closes the idle connections, which are of an older generation now
 	p.wg.Go(p.probe)
+}
+
+// up puts the backend back. The next failure starts a new prober.
+func (p *Pool) up() {
+	p.health.Lock()
+	defer p.health.Unlock()
+	p.probing = false
+	p.cfg.Slots.Up()
 }
 
 // probe dials until it succeeds, one dial at a time. Its connection is the first
@@ -36,8 +47,7 @@ func (p *Pool) probe() {
 		err := p.create(true)
 		p.cfg.Slots.AheadDone(err == nil)
 		if err == nil {
-			p.probing.Store(false)
-			p.cfg.Slots.Up()
+			p.up()
 			p.TopUp()
 			return
 		}

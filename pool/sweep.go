@@ -11,6 +11,9 @@ import (
 // forever is how long Run sleeps when no connection lies idle: until one does.
 const forever = time.Hour
 
+// sweepAgain is how soon a sweep comes back for what it had to leave.
+const sweepAgain = 10 * time.Millisecond
+
 // watch has the pool told when the backend ends an idle connection, or sends
 // bytes that nobody asked for. On a virgin connection bytes are the greeting of
 // a server that speaks first: they stay in the kernel for its first client.
@@ -78,6 +81,17 @@ func (p *Pool) sweepAt(t time.Time) {
 	}
 }
 
+// entered is called when a connection of a generation has entered the idle set,
+// whose time is up at t. Where the backend has gone down meanwhile, the sweep that
+// followed may have missed it.
+func (p *Pool) entered(generation int64, t time.Time) {
+	if p.generation.Load() != generation {
+		p.nudge()
+		return
+	}
+	p.sweepAt(t)
+}
+
 // due is a time that can be brought forward. It counts from an epoch so that it
 // is one word, and monotonic.
 type due struct {
@@ -102,7 +116,8 @@ func (d *due) lower(t time.Time) bool {
 }
 
 // closeIdle closes the idle connections for which verdict gives a reason. Those
-// that clients have reserved stay: their clients will look at them.
+// that clients have reserved stay: their clients will look at them, unless they
+// leave. So do those that are not counted as idle yet.
 func (p *Pool) closeIdle(verdict func(*pooled) Reason) {
 	for _, u := range p.takeUnfit(verdict) {
 		p.destroy(u.res, u.reason)
@@ -121,9 +136,12 @@ func (p *Pool) takeUnfit(verdict func(*pooled) Reason) (out []unfitConn) {
 	// puddle gives the newest first; handing back the oldest first keeps that order.
 	for _, res := range slices.Backward(p.puddle.AcquireAllIdle()) {
 		c := res.Value()
-		if reason := verdict(c); reason != fit && p.cfg.Slots.Expire() {
-			out = append(out, unfitConn{res, reason})
-			continue
+		if reason := verdict(c); reason != fit {
+			if p.cfg.Slots.Expire() {
+				out = append(out, unfitConn{res, reason})
+				continue
+			}
+			p.due.lower(time.Now().Add(sweepAgain))
 		}
 		if c.stopWatch == nil {
 			p.watch(c) // it was dialed for a client that left
