@@ -6,13 +6,10 @@ import (
 	"time"
 )
 
-// localPause is how long dialing ahead rests after a fault of this machine.
-const localPause = time.Second
-
 // TopUp begins to dial connections ahead, as many as are wanted and there is room
 // for. The pool calls it as it goes; a caller does when it has freed a slot.
 func (p *Pool) TopUp() {
-	if p.ctx.Err() != nil || p.resting.Load() {
+	if p.ctx.Err() != nil || !p.rest.over().IsZero() {
 		return
 	}
 	want := p.wanted(time.Now())
@@ -29,21 +26,15 @@ func (p *Pool) wanted(now time.Time) int {
 }
 
 func (p *Pool) dialAhead() {
-	err := p.create(true)
-	local := IsLocal(err)
-	rest := local && p.resting.CompareAndSwap(false, true) // before the slot is free for the next one
-	p.cfg.Slots.AheadDone(err == nil)
-	switch {
-	case rest:
-		if p.pause(localPause) {
-			p.resting.Store(false)
-			p.nudge()
-		}
-	case !local:
-		// The next one, where more are wanted than may be dialed at once. After an
-		// error there is none, unless the dial began before an outage that is over.
-		p.TopUp()
+	_, err := p.create(true)
+	if IsLocal(err) {
+		p.rest.begin(time.Now()) // before the slot is free for the next one
 	}
+	p.cfg.Slots.AheadDone(err == nil)
+	// The next one, where more are wanted than may be dialed at once. After an
+	// error there is none, unless the dial began before an outage that is over.
+	p.TopUp()
+	p.sweepAt(p.rest.over())
 }
 
 // pause waits for d. It reports false where the pool was closed meanwhile.

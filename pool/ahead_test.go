@@ -18,6 +18,7 @@ func TestAFixedNumberIsKeptIdle(t *testing.T) {
 		{name: "after a dial", happens: func(r *rig) { r.mustDial() }},
 		{name: "after a death", happens: func(r *rig) { r.back.all()[1].says(false, fin) }},
 		{name: "after all have died", happens: func(r *rig) {
+			time.Sleep(earlyEnd)
 			for _, c := range r.back.all() {
 				c.says(false, fin)
 			}

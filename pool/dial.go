@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -18,11 +19,20 @@ var errNoIdle = errors.New("pool: no idle connection where one was reserved")
 // goes on, and its slot is the pool's.
 var ErrOrphaned = errors.New("pool: the wait ended before the dial")
 
-// IsLocal reports whether a dial failed because of this machine (descriptors,
-// ports or memory have run out), which says nothing about the backend.
+// localFaults are what a dial fails with where this machine lacks something:
+// descriptors, memory, ports. EAGAIN is what connecting to a Unix socket fails
+// with, at once, while its backlog is full: a burst of clients does that, and
+// trying again helps.
+var localFaults = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
+	syscall.EADDRNOTAVAIL, syscall.EAGAIN}
+
+// IsLocal reports whether a dial failed because of this machine, which says
+// nothing about the backend.
 func IsLocal(err error) bool {
-	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {
-		if errors.Is(err, e) {
+	var dns *net.DNSError // keeps of its cause the text alone
+	named := errors.As(err, &dns)
+	for _, e := range localFaults {
+		if errors.Is(err, e) || named && strings.HasSuffix(dns.Err, e.Error()) {
 			return true
 		}
 	}
@@ -31,26 +41,33 @@ func IsLocal(err error) bool {
 
 // NetDial returns a function that dials addr on network ("tcp" or "unix") and
 // leaves keep-alive to the owner of the connection. A name is resolved at each
-// dial.
+// dial; its addresses are tried one after the other, since two at once would be
+// two connections in one slot.
 func NetDial(network, addr string) func(context.Context) (net.Conn, error) {
-	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1}
+	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1, FallbackDelay: -1}
 	return func(ctx context.Context) (net.Conn, error) { return d.DialContext(ctx, network, addr) }
 }
 
-// dialKey marks the contexts in which the constructor may dial; its value tells
-// whether the connection is dialed ahead. puddle calls the constructor from
-// Acquire too, where it must not.
-type dialKey struct{}
+// order is what create asks of puddle's constructor. It travels in the context:
+// puddle calls the constructor from Acquire too, where there is no order and it
+// must not dial.
+type order struct {
+	ahead bool
+	made  *pooled
+}
+
+type orderKey struct{}
 
 // construct is puddle's constructor.
 func (p *Pool) construct(ctx context.Context) (*pooled, error) {
-	ahead, may := ctx.Value(dialKey{}).(bool)
-	if !may {
+	o, ok := ctx.Value(orderKey{}).(*order)
+	if !ok {
 		return nil, errNoIdle
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.DialTimeout)
 	defer cancel()
-	c := &pooled{generation: p.generation.Load(), layIdle: ahead}
+	c := &pooled{generation: p.generation.Load()}
+	c.layIdle.Store(o.ahead)
 	conn, err := p.cfg.Dial(ctx)
 	if err != nil {
 		return nil, err
@@ -60,23 +77,26 @@ func (p *Pool) construct(ctx context.Context) (*pooled, error) {
 	if life := p.cfg.MaxLifetime; life > 0 {
 		c.end = c.born.Add(time.Duration(float64(life) * (0.9 + 0.2*rand.Float64())))
 	}
-	if ahead {
+	if o.ahead {
 		p.watch(c)
 	}
+	o.made = c
 	return c, nil
 }
 
 // create dials a connection into puddle's idle set, in a slot that the caller
-// has, and draws the conclusions about the backend's health.
-func (p *Pool) create(ahead bool) error {
+// has, and draws the conclusions about the backend's health. Anybody may have the
+// connection by now: only what never changes and its atomics may be looked at.
+func (p *Pool) create(ahead bool) (*pooled, error) {
 	generation, start := p.generation.Load(), time.Now()
 	p.counters.dials.Add(1)
-	err := p.puddle.CreateResource(context.WithValue(p.ctx, dialKey{}, ahead))
+	o := &order{ahead: ahead}
+	err := p.puddle.CreateResource(context.WithValue(p.ctx, orderKey{}, o))
 	switch {
 	case err == nil:
 		p.demand.dialed(time.Since(start))
 		if ahead {
-			p.entered(generation, time.Now().Add(p.cfg.VirginTimeout))
+			p.entered(o.made, o.made.virginUntil(p.cfg.VirginTimeout))
 		}
 	case p.ctx.Err() != nil: // cut at shutdown
 	case IsLocal(err):
@@ -85,7 +105,7 @@ func (p *Pool) create(ahead bool) error {
 		p.counters.dialErrors.Add(1)
 		p.down(generation, err)
 	}
-	return err
+	return o.made, err
 }
 
 // Dial leases a newly dialed connection, for a caller that has reserved a free
@@ -142,13 +162,16 @@ func (d *dial) wait(ctx context.Context, orphan func()) bool {
 // dialFor dials for a client. Where the client has left meanwhile, the
 // connection is as one dialed ahead.
 func (p *Pool) dialFor(d *dial) {
-	err := p.create(false)
+	c, err := p.create(false)
 	d.mu.Lock()
 	d.done, d.err = true, err
 	orphaned := d.orphaned
 	d.mu.Unlock()
 	close(d.donec)
 	if orphaned {
+		if err == nil {
+			c.layIdle.Store(true)
+		}
 		p.cfg.Slots.AheadDone(err == nil)
 		p.nudge() // the sweep begins to watch it
 	}

@@ -200,7 +200,7 @@ func TestConnectionsThatAreSwappedAreJudgedAsWhatTheyAre(t *testing.T) {
 		old := r.rests(false)
 		r.slots.move(free, dialing)
 		r.dialed++
-		if err := r.create(false); err != nil { // a dial has ended, its client is on its way
+		if _, err := r.create(false); err != nil { // a dial has ended, its client is on its way
 			t.Fatal(err)
 		}
 		r.back.all()[1].says(false, fin)
@@ -252,6 +252,9 @@ func TestIsLocal(t *testing.T) {
 		{dialError(syscall.ENOBUFS), true},
 		{dialError(syscall.ENOMEM), true},
 		{dialError(syscall.EADDRNOTAVAIL), true},
+		{dialError(syscall.EAGAIN), true}, // a Unix socket's backlog is full
+		{&net.DNSError{Err: "dial udp 10.0.0.1:53: socket: too many open files", Name: "h"}, true}, // keeps no cause
+		{&net.DNSError{Err: "no such host", Name: "h", IsNotFound: true}, false},
 		{dialError(syscall.ECONNREFUSED), false},
 		{dialError(syscall.ENETUNREACH), false},
 		{dialError(syscall.EHOSTUNREACH), false},

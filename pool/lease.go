@@ -2,6 +2,7 @@ package pool
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/puddle/v2"
@@ -15,10 +16,20 @@ type pooled struct {
 	end        time.Time // end of its life; zero: no limit
 	idleSince  time.Time
 	generation int64
-	used       bool   // a byte of a client has passed
-	layIdle    bool   // it was not leased straight from its dial
-	stopWatch  func() // nil while nobody watches
+	used       bool        // a byte of a client has passed
+	layIdle    atomic.Bool // it was not leased straight from its dial
+	ended      atomic.Bool // the watch has seen that its time in the pool is up
+	stopWatch  func()      // nil while nobody watches
 	closeOnce  sync.Once
+}
+
+// virginUntil returns when its time is up, if no client uses it.
+func (c *pooled) virginUntil(timeout time.Duration) time.Time {
+	at := c.born.Add(timeout)
+	if !c.end.IsZero() && c.end.Before(at) {
+		return c.end
+	}
+	return at
 }
 
 func (c *pooled) unwatch() {
@@ -65,10 +76,11 @@ func (l *Lease) Keep(used bool) bool {
 		l.Close(reason)
 		return false
 	}
+	c.layIdle.Store(true)
 	p.watch(c)
 	at, _ := p.expiry(c)
 	l.res.Release()
-	p.entered(c.generation, at)
+	p.entered(c, at)
 	return true
 }
 

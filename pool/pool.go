@@ -151,7 +151,7 @@ type Pool struct {
 	nudgec     chan struct{} // buffered(1): a sweep is due
 	due        due           // when the next sweep is
 	generation atomic.Int64  // raised when the backend goes down: older connections are not trusted
-	resting    atomic.Bool   // dialing ahead rests after a fault of this machine
+	rest       rest          // of dialing ahead
 	counters   counters
 
 	// health keeps the order in which the backend goes down and comes up: the
@@ -225,11 +225,12 @@ func (p *Pool) nudge() {
 func (p *Pool) Take() *Lease {
 	p.demand.note(time.Now())
 	l := p.pop(false)
-	p.TopUp()
 	if l != nil {
 		l.Ready = true
 		p.counters.ready.Add(1)
+		p.rest.ended(false)
 	}
+	p.TopUp()
 	return l
 }
 
@@ -245,17 +246,22 @@ func (p *Pool) pop(dialed bool) *Lease {
 	}
 	c := res.Value()
 	c.unwatch()
-	if reason := p.unfit(c, time.Now()); reason != fit && (c.layIdle || !dialed) {
+	if reason := p.unfit(c, time.Now()); reason != fit && (c.layIdle.Load() || !dialed) {
 		p.destroy(res, reason)
 		return nil
 	}
-	return &Lease{pool: p, res: res, Ready: c.layIdle}
+	return &Lease{pool: p, res: res, Ready: c.layIdle.Load()}
 }
 
 // destroy closes a connection that is out of the idle set, and frees its place
 // in puddle. The slot is the caller's to free.
 func (p *Pool) destroy(res *puddle.Resource[*pooled], reason Reason) {
-	res.Value().close()
+	c := res.Value()
+	if c.layIdle.Load() && !c.used {
+		p.rest.ended(reason == BackendClosed && time.Since(c.born) < earlyEnd)
+		p.sweepAt(p.rest.over())
+	}
+	c.close()
 	res.Hijack()
 	p.counters.closed[reason].Add(1)
 }

@@ -195,6 +195,7 @@ func TestTheNewestIsLeasedFirstWhateverIsSwept(t *testing.T) {
 		for _, l := range leases {
 			order = append(order, l.Conn())
 			r.keep(l, false)
+			synctest.Wait() // a sweep under way would put back what is older on top
 		}
 		for range 3 {
 			r.nudge()

@@ -44,7 +44,7 @@ func (p *Pool) probe() {
 		if !p.cfg.Slots.Probe() {
 			continue // every slot is in use: nobody could dial anyway
 		}
-		err := p.create(true)
+		_, err := p.create(true)
 		p.cfg.Slots.AheadDone(err == nil)
 		if err == nil {
 			p.up()

@@ -18,12 +18,13 @@ const sweepAgain = 10 * time.Millisecond
 // bytes that nobody asked for. On a virgin connection bytes are the greeting of
 // a server that speaks first: they stay in the kernel for its first client.
 func (p *Pool) watch(c *pooled) {
-	c.layIdle = true
 	used := c.used
+	c.ended.Store(false)
 	c.stopWatch = c.conn.Watch(func(bytes bool, end error) bool {
 		if end == nil && !(bytes && used) {
 			return true
 		}
+		c.ended.Store(true)
 		p.nudge()
 		return false
 	})
@@ -62,6 +63,9 @@ func (p *Pool) expiry(c *pooled) (time.Time, Reason) {
 // when the time of one of the others is up.
 func (p *Pool) sweep(now time.Time) {
 	p.due.reset(now.Add(forever))
+	if over := p.rest.over(); !over.IsZero() {
+		p.due.lower(over)
+	}
 	p.closeIdle(func(c *pooled) Reason {
 		reason := p.unfit(c, now)
 		if reason == fit {
@@ -74,18 +78,17 @@ func (p *Pool) sweep(now time.Time) {
 
 // sweepAt sees to it that a sweep comes at t, if none comes earlier. Most
 // connections are dialed later than one that waits already, so this seldom wakes
-// Run.
+// Run. A zero t asks for nothing.
 func (p *Pool) sweepAt(t time.Time) {
-	if p.due.lower(t) {
+	if !t.IsZero() && p.due.lower(t) {
 		p.nudge()
 	}
 }
 
-// entered is called when a connection of a generation has entered the idle set,
-// whose time is up at t. Where the backend has gone down meanwhile, the sweep that
-// followed may have missed it.
-func (p *Pool) entered(generation int64, t time.Time) {
-	if p.generation.Load() != generation {
+// entered is called when a connection has entered the idle set, where its time is
+// up at t. What became of it before that, a sweep may have missed.
+func (p *Pool) entered(c *pooled, t time.Time) {
+	if c.ended.Load() || p.generation.Load() != c.generation {
 		p.nudge()
 		return
 	}
@@ -144,7 +147,7 @@ func (p *Pool) takeUnfit(verdict func(*pooled) Reason) (out []unfitConn) {
 			p.due.lower(time.Now().Add(sweepAgain))
 		}
 		if c.stopWatch == nil {
-			p.watch(c) // it was dialed for a client that left
+			p.watch(c) // it was dialed for a client, who may have left
 		}
 		res.ReleaseUnused()
 	}

@@ -71,8 +71,8 @@ func backendSettings(s *Serve) settings {
 		{
 			name: "dial-timeout", category: backendFlags, def: "2s",
 			kind: duration(&s.DialTimeout, ""),
-			usage: "give up on one dial after `DURATION`. Below 350ms the IPv4 addresses of a name " +
-				"that has IPv6 ones too may never be tried: their turn comes after 300ms",
+			usage: "give up on one dial after `DURATION`. The addresses of a name share it, and are " +
+				"tried one after the other: two at once would be two connections in one slot",
 		},
 		{
 			name: "dial-parallel", category: backendFlags, def: "4",
