@@ -24,14 +24,17 @@ var errStale = errors.New("the backend had ended the connection before")
 // is proved that this one's program cannot have read any of it:
 //
 //   - No byte was given to the kernel for the backend; or
-//   - the backend ended the connection with a FIN, has acknowledged nothing since
-//     the lease, and has answered with a reset since. A FIN carries the
-//     acknowledgement of all that came before it, so the program had closed (or
-//     half-closed) before the request came; the reset says that no program holds
-//     the connection any more to read it.
+//   - no byte had ever been sent on the connection before, the backend ended it
+//     with a FIN, has acknowledged nothing, and has answered with a reset since. A
+//     FIN carries the acknowledgement of all that came before it, so the program
+//     had closed (or half-closed) before the request came; the reset says that no
+//     program holds the connection any more to read it.
 //
-// A reset alone proves nothing: a program that reads and resets at once leaves
-// the count of acknowledged bytes unchanged (delayed acknowledgement). TCP_INFO
+// A reset alone proves nothing: a program that reads and resets at once may leave
+// the count of acknowledged bytes unchanged (delayed acknowledgement). Nor does a
+// reset after a FIN on a connection that has been in use: a program that
+// half-closed may have read the request and closed then. What comes first on a
+// connection is acknowledged at once, before the program sees it (by Linux). TCP_INFO
 // has the count and the state on Linux; elsewhere, and on Unix sockets, only the
 // first half of the proof exists.
 //
@@ -39,7 +42,7 @@ var errStale = errors.New("the backend had ended the connection before")
 // first byte, or asks at its end whether it was undelivered.
 type flight struct {
 	backend *netConn
-	acked   uint64      // acknowledged by the backend before this session
+	used    bool        // the backend's connection had been sent something before
 	open    atomic.Bool // the flight is being kept
 
 	mu       sync.Mutex // never held while writing
@@ -53,10 +56,7 @@ type flight struct {
 
 func (f *flight) begin(backend *netConn) {
 	f.backend = backend
-	f.acked = 1 // the SYN
-	if backend.sent && backend.raw != nil {
-		_, f.acked, _ = backend.raw.tcpState()
-	}
+	f.used = backend.sent
 	f.open.Store(true)
 }
 
@@ -66,7 +66,7 @@ func (f *flight) send(d *direction, p []byte) error {
 		return errStale
 	}
 	before := d.half.Moved
-	err := d.dst.write(p, d.onMoved)
+	err := d.write(p)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.writing, f.writeErr = false, err
@@ -163,12 +163,12 @@ func (f *flight) verdict(end error) verdict {
 		return proved
 	case end != io.EOF, errors.Is(f.writeErr, syscall.ECONNRESET):
 		return refuted // a reset
-	case f.backend.raw == nil || f.sent == 0:
+	case f.backend.raw == nil || f.used || f.sent == 0:
 		return refuted // no way to tell, or an empty session: the FIN answers the client's
 	}
 	closed, acked, ok := f.backend.raw.tcpState()
 	switch {
-	case !ok || acked != f.acked:
+	case !ok || acked > 1: // the SYN
 		return refuted
 	case closed:
 		return proved

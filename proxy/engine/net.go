@@ -72,8 +72,13 @@ type netConn struct {
 	raw    *rawIO // nil where the platform, or the kind of connection, has none
 	unread []byte // bytes of a client that a stale backend did not get
 	sent   bool   // a relay has written to it
-	failed atomic.Bool
+
+	writing atomic.Bool
+	failed  atomic.Pointer[writeError]
 }
+
+// writeError is what a write failed with.
+type writeError struct{ error }
 
 func (e *Net) newConn(c net.Conn) *netConn { return &netConn{Conn: c, engine: e, raw: newRawIO(c)} }
 
@@ -126,13 +131,15 @@ func (c *netConn) closeWrite() error {
 }
 
 // read reads into a buffer of about size bytes, which the caller gives back. On
-// an error there is no buffer. While it waits it holds none.
-func (c *netConn) read(size int) (*buffer, int, error) {
+// an error there is no buffer. While it waits it holds none. Each attempt is a turn.
+func (c *netConn) read(size int, t *turns) (*buffer, int, error) {
 	if c.raw != nil {
-		return c.raw.read(size)
+		return c.raw.read(size, t)
 	}
 	b := getBuffer(size)
 	n, err := c.Conn.Read(b.data)
+	t.listen() // nobody knows here when it ceased to wait
+	t.heard()
 	if n > 0 {
 		return b, n, nil // the error comes again
 	}
@@ -140,23 +147,56 @@ func (c *netConn) read(size int) (*buffer, int, error) {
 	return nil, 0, err
 }
 
-// write writes p, and calls moved with each part that the kernel took.
-func (c *netConn) write(p []byte, moved func(n int)) error {
-	err := c.writeParts(p, moved)
+// write writes p, calls moved with each part that the kernel took, and waits
+// each time that it takes no more for now.
+func (c *netConn) write(p []byte, moved func(n int), waits func()) error {
+	c.writing.Store(true)
+	defer c.writing.Store(false)
+	err := c.writeParts(p, moved, waits)
 	if err != nil && !isInterrupt(err) {
-		c.failed.Store(true)
+		c.failed.Store(&writeError{err})
 	}
 	return err
 }
 
-func (c *netConn) writeParts(p []byte, moved func(n int)) error {
+func (c *netConn) writeParts(p []byte, moved func(n int), waits func()) error {
 	c.sent = true
 	if c.raw != nil {
-		return c.raw.write(p, moved)
+		return c.raw.write(p, moved, waits)
 	}
 	n, err := c.Conn.Write(p)
 	if n > 0 {
 		moved(n)
 	}
 	return err
+}
+
+// writeFailure returns what a write failed with, for a reader who has come to an
+// end. On a connection that is closed, the write that is under way fails too, and
+// may be the one that took the error from the reader.
+func (c *netConn) writeFailure() error {
+	for c.writing.Load() && c.closed() {
+		time.Sleep(10 * time.Microsecond)
+	}
+	if err := c.failed.Load(); err != nil {
+		return err.error
+	}
+	return nil
+}
+
+// closed reports whether a TCP connection is over in both directions.
+func (c *netConn) closed() bool {
+	if c.raw == nil {
+		return false
+	}
+	closed, _, _ := c.raw.tcpState()
+	return closed
+}
+
+// unacked returns how many bytes the kernel still holds for the peer.
+func (c *netConn) unacked() int {
+	if c.raw == nil {
+		return 0
+	}
+	return c.raw.unacked()
 }

@@ -37,16 +37,57 @@ type relay struct {
 
 	start    time.Time
 	last     atomic.Int64 // when a byte last moved, in nanoseconds after start
-	lastDown atomic.Bool  // it moved down
+	turns    turns
+	answered atomic.Int64 // turns.asked before the last byte that moved down was read
 	half     atomic.Bool  // one direction has ended
 	withheld atomic.Bool  // the client's FIN came, and was not relayed
+	watchful atomic.Bool  // tick comes often, since a write waits
 
-	mu      sync.Mutex
-	timer   *time.Timer
-	stopped bool // both directions have been told to end
-	sealed  bool // both have ended: the deadlines are not touched any more
-	end     End  // why, once stopped
-	err     error
+	mu       sync.Mutex
+	timer    *time.Timer
+	held     int           // bytes in the kernel's two buffers at the last tick
+	stirred  time.Duration // when their number was last seen to change, or a FIN came, after start
+	flushEnd time.Time     // when a reset has waited long enough for the bytes before it
+	stopped  bool          // both directions have been told to end
+	sealed   bool          // both have ended: the deadlines are not touched any more
+	end      End           // why, once stopped
+	err      error
+}
+
+// turns orders the reads from the backend and the writes to it. Without it, a
+// byte of an earlier reply that is on its way through here when a request
+// overtakes it would pass for the answer.
+type turns struct {
+	mu    sync.Mutex // never held while waiting
+	asked int64      // writes that have begun
+	seen  int64      // asked before the last read; the down direction's
+}
+
+// ask begins a write.
+func (t *turns) ask() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.asked++
+}
+
+func (t *turns) now() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.asked
+}
+
+// listen begins an attempt to read, which heard ends. Up has no turns.
+func (t *turns) listen() {
+	if t != nil {
+		t.mu.Lock()
+		t.seen = t.asked
+	}
+}
+
+func (t *turns) heard() {
+	if t != nil {
+		t.mu.Unlock()
+	}
 }
 
 func newRelay(client, backend *netConn, cfg RelayConfig) *relay {
@@ -54,6 +95,8 @@ func newRelay(client, backend *netConn, cfg RelayConfig) *relay {
 	r.up = direction{relay: r, src: client, dst: backend, isUp: true, sizer: sizer{size: minBuffer}}
 	r.down = direction{relay: r, src: backend, dst: client, sizer: sizer{size: minBuffer}}
 	r.up.onMoved, r.down.onMoved = r.up.moved, r.down.moved
+	r.up.onWait, r.down.onWait = r.waits, r.waits
+	r.down.turns = &r.turns
 	if cfg.Replay {
 		r.flight.begin(backend)
 	}
@@ -64,6 +107,10 @@ func newRelay(client, backend *netConn, cfg RelayConfig) *relay {
 func (r *relay) stop(end End, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.stopLocked(end, err)
+}
+
+func (r *relay) stopLocked(end End, err error) {
 	if r.stopped || r.sealed {
 		return
 	}
@@ -85,9 +132,9 @@ func (r *relay) seal() {
 // limit returns the longest time without a byte that is allowed now (0: any),
 // and what the relay ends as after it.
 func (r *relay) limit() (time.Duration, End) {
-	answered := r.lastDown.Load() || r.last.Load() == 0
+	answered := r.answered.Load() == r.turns.now()
 	switch {
-	case r.withheld.Load() && answered:
+	case r.withheld.Load() && answered && !r.down.delivering.Load():
 		return r.cfg.KeepQuiet, Quiet
 	case r.half.Load() && r.cfg.HalfCloseTimeout > 0:
 		return r.cfg.HalfCloseTimeout, HalfCloseTimeout
@@ -107,36 +154,123 @@ func (r *relay) startTimer() {
 	defer r.mu.Unlock()
 	d, _ := r.limit()
 	if d == 0 {
-		d = time.Hour // a half-close brings it forward
+		d = noLimit
 	}
 	r.timer = time.AfterFunc(d, r.tick)
 }
 
+// noLimit is when to look again where no time is limited: what changes that has
+// tick look at once.
+const noLimit = time.Hour
+
+// stallTick is how often tick looks while a write waits: nobody reads what that
+// comes from, so that a reset there is not seen otherwise.
+const stallTick = 200 * time.Millisecond
+
+// tick ends the relay when its time is up, and otherwise comes again. All it goes
+// by is looked at under the lock: who changes any of it and then calls look is
+// not missed.
 func (r *relay) tick() {
-	d, end := r.limit()
-	wait := d - r.quietFor()
-	switch {
-	case d == 0:
-		wait = time.Hour
-	case wait <= 0:
-		r.stop(end, nil)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopped || r.sealed {
 		return
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.sealed {
-		r.timer.Reset(wait)
+	if d := r.lostSource(); d != nil && r.flushed() {
+		err := d.src.raw.failure()
+		r.stopLocked(d.failure(err), err)
+		return
 	}
+	limit, end := r.limit()
+	wait := limit - r.idle(end)
+	switch {
+	case limit == 0:
+		wait = noLimit
+	case wait <= 0:
+		r.stopLocked(end, nil)
+		return
+	case r.held > 0:
+		wait = min(wait, limit/8) // to know when they went
+	}
+	if r.stalled() {
+		wait = min(wait, stallTick)
+	}
+	r.timer.Reset(wait)
 }
 
-// halfClosed has the timer look again, since another limit holds now.
-func (r *relay) halfClosed() {
-	r.half.Store(true)
+// look has tick come now, since something has changed.
+func (r *relay) look() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.lookLocked()
+}
+
+func (r *relay) lookLocked() {
 	if !r.sealed {
 		r.timer.Reset(0)
 	}
+}
+
+// halfClosed begins the half-close timeout.
+func (r *relay) halfClosed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.half.Store(true)
+	r.stirred = time.Since(r.start)
+	r.lookLocked()
+}
+
+// waits is called when a write has to wait.
+func (r *relay) waits() {
+	if r.watchful.CompareAndSwap(false, true) {
+		r.look()
+	}
+}
+
+// stalled reports whether a write may be waiting.
+func (r *relay) stalled() bool {
+	r.watchful.Store(false) // before the look, so that a write that begins to wait now calls again
+	stalled := r.up.delivering.Load() || r.down.delivering.Load()
+	if stalled {
+		r.watchful.Store(true)
+	}
+	return stalled
+}
+
+// idle returns for how long nothing has happened. A slow reader takes bytes out
+// of the kernel's buffer for long before the kernel asks for more: that counts,
+// unless the relay would end as Quiet, when the rest is the kernel's to deliver.
+func (r *relay) idle(end End) time.Duration {
+	quiet := r.quietFor()
+	if end == Quiet {
+		return quiet
+	}
+	now := time.Since(r.start)
+	if held := r.client.unacked() + r.backend.unacked(); held != r.held {
+		r.held, r.stirred = held, now
+	}
+	return min(quiet, now-r.stirred)
+}
+
+// lostSource returns a direction whose write waits while its source has failed.
+func (r *relay) lostSource() *direction {
+	for _, d := range []*direction{&r.up, &r.down} {
+		if !d.delivering.Load() {
+			continue
+		}
+		if _, end := d.src.Peek(); end != nil && end != io.EOF {
+			return d
+		}
+	}
+	return nil
+}
+
+// flushed reports whether the time is up that the bytes before a reset have.
+func (r *relay) flushed() bool {
+	if r.flushEnd.IsZero() {
+		r.flushEnd = time.Now().Add(flushTime)
+	}
+	return !time.Now().Before(r.flushEnd)
 }
 
 // direction moves the bytes of one direction.
@@ -147,8 +281,12 @@ type direction struct {
 	sizer    sizer
 	half     Half
 	onMoved  func(int) // moved, bound once
+	onWait   func()    // likewise relay.waits
+	turns    *turns    // the relay's, of the down direction
 	readErr  error     // its source failed
 	writeErr error     // its destination did
+
+	delivering atomic.Bool // bytes that were taken are being written
 }
 
 func (d *direction) run() {
@@ -161,7 +299,7 @@ func (d *direction) run() {
 		}
 	}
 	for {
-		b, n, err := d.src.read(d.sizer.size)
+		b, n, err := d.src.read(d.sizer.size, d.turns)
 		if err != nil {
 			d.sourceEnded(err)
 			return
@@ -179,21 +317,40 @@ func (d *direction) run() {
 // deliver writes p to the destination, and reports whether the direction goes
 // on.
 func (d *direction) deliver(p []byte) bool {
+	d.delivering.Store(true)
+	ok := d.ended(d.send(p))
+	d.delivering.Store(false)
+	if !d.isUp && d.relay.withheld.Load() {
+		d.relay.look() // the time of KeepQuiet begins
+	}
+	return ok
+}
+
+func (d *direction) send(p []byte) error {
 	flight := &d.relay.flight
 	if flight.open.Load() {
 		if d.isUp {
-			return d.ended(flight.send(d, p))
+			return flight.send(d, p)
 		}
 		flight.drop() // the backend has answered
 	}
-	return d.ended(d.dst.write(p, d.onMoved))
+	return d.write(p)
+}
+
+func (d *direction) write(p []byte) error {
+	if d.isUp {
+		d.relay.turns.ask()
+	}
+	return d.dst.write(p, d.onMoved, d.onWait)
 }
 
 // moved accounts for n bytes that the destination's kernel took.
 func (d *direction) moved(n int) {
 	d.half.Moved += int64(n)
 	d.relay.last.Store(int64(time.Since(d.relay.start)))
-	d.relay.lastDown.Store(!d.isUp)
+	if !d.isUp {
+		d.relay.answered.Store(d.turns.seen)
+	}
 }
 
 // ended notes the end of the destination, if err is one. The other direction
@@ -217,12 +374,15 @@ func (d *direction) sourceEnded(err error) {
 	case isInterrupt(err):
 	case !d.isUp && r.flight.undelivered(err):
 		r.stop(Stale, err)
-	case err == io.EOF && !d.src.failed.Load():
+	case err == io.EOF && d.src.writeFailure() == nil:
 		d.half.FIN = true
 		d.passFIN()
 	default:
-		// A failed write may have taken the error out of the kernel, which then
-		// reports an end to the reader: it was no FIN.
+		if err == io.EOF {
+			// The failed write has taken the error out of the kernel, which
+			// then reports an end to the reader: it was no FIN.
+			err = d.src.writeFailure()
+		}
 		d.readErr = err
 		r.stop(d.failure(err), err)
 	}
@@ -245,7 +405,7 @@ func (d *direction) passFIN() {
 
 // failure tells what the session ends as, since the source failed with err.
 func (d *direction) failure(err error) End {
-	gone := errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.EOF)
+	gone := errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 	switch {
 	case d.isUp && gone:
 		return ClientReset
@@ -262,7 +422,7 @@ func (d *direction) failure(err error) End {
 func (r *relay) finish() Result {
 	r.conclude()
 	res := Result{Up: r.up.half, Down: r.down.half, End: r.end, Err: r.err,
-		LastDown: r.lastDown.Load(), QuietFor: r.quietFor()}
+		LastDown: r.down.half.Moved > 0 && r.answered.Load() == r.turns.now(), QuietFor: r.quietFor()}
 	switch {
 	case r.end == Stale:
 		r.flight.giveBack(r.client)
@@ -270,17 +430,15 @@ func (r *relay) finish() Result {
 	case r.end == Cut:
 		r.client.Abort()
 		r.backend.Abort()
+	case r.end == BackendReset, r.end == BackendFailed:
+		r.flush(r.client, r.down.half.Moved)
+		r.client.Abort()
 	case r.end == Quiet, res.Untouched():
-		if r.backend.raw != nil {
-			res.Unacked = r.backend.raw.unacked()
-		}
+		res.Unacked = r.backend.unacked()
 		r.backend.SetDeadline(time.Time{})
 	case r.end == ClientReset, r.end == ClientFailed:
-		flush(r.backend, r.up.half.Moved)
+		r.flush(r.backend, r.up.half.Moved)
 		r.backend.Abort()
-	case r.end == BackendReset, r.end == BackendFailed:
-		flush(r.client, r.down.half.Moved)
-		r.client.Abort()
 	}
 	r.flight.drop()
 	return res
@@ -306,12 +464,11 @@ const flushTime = time.Second
 
 // flush waits until the peer's kernel has acknowledged what was written to c,
 // since a reset discards what has not arrived.
-func flush(c *netConn, written int64) {
-	if c.raw == nil || written == 0 {
+func (r *relay) flush(c *netConn, written int64) {
+	if written == 0 {
 		return
 	}
-	end := time.Now().Add(flushTime)
-	for pause := time.Millisecond; c.raw.unacked() > 0 && time.Now().Before(end); pause = min(2*pause, 50*time.Millisecond) {
+	for pause := time.Millisecond; c.unacked() > 0 && !c.closed() && !r.flushed(); pause = min(2*pause, 50*time.Millisecond) {
 		time.Sleep(pause)
 	}
 }

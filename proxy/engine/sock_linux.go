@@ -24,10 +24,10 @@ func (cfg Config) set(network string, c syscall.RawConn) error {
 	if len(network) < 3 || network[:3] != "tcp" {
 		return nil
 	}
-	var opts [][3]int
+	opts := [][3]int{{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0}}
 	if cfg.KeepAlive > 0 {
+		opts[0][2] = 1
 		opts = append(opts,
-			[3]int{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
 			[3]int{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, max(1, int(cfg.KeepAlive/time.Second))},
 			[3]int{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(keepAliveInterval / time.Second)},
 			[3]int{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepAliveCount})
@@ -61,6 +61,8 @@ type rawIO struct {
 		size  int
 		p     []byte
 		moved func(int)
+		turns *turns
+		waits func()
 		n     int
 		err   error
 	}
@@ -81,8 +83,8 @@ func newRawIO(c net.Conn) *rawIO {
 	return r
 }
 
-func (r *rawIO) read(size int) (*buffer, int, error) {
-	r.in.size, r.in.buf, r.in.n, r.in.err = size, nil, 0, nil
+func (r *rawIO) read(size int, t *turns) (*buffer, int, error) {
+	r.in.size, r.in.turns, r.in.buf, r.in.n, r.in.err = size, t, nil, 0, nil
 	err := r.conn.Read(r.tryRead)
 	if err == nil {
 		err = r.in.err
@@ -96,7 +98,9 @@ func (r *rawIO) read(size int) (*buffer, int, error) {
 // readOnce reports whether the read is done; if not, the poller waits.
 func (r *rawIO) readOnce(fd uintptr) bool {
 	b := getBuffer(r.in.size)
+	r.in.turns.listen()
 	n, err := ignoringEINTR(func() (int, error) { return unix.Read(int(fd), b.data) })
+	r.in.turns.heard()
 	if n > 0 {
 		r.in.buf, r.in.n = b, n
 		return true
@@ -113,10 +117,10 @@ func (r *rawIO) readOnce(fd uintptr) bool {
 	return true
 }
 
-func (r *rawIO) write(p []byte, moved func(int)) error {
-	r.out.p, r.out.moved, r.out.err = p, moved, nil
+func (r *rawIO) write(p []byte, moved func(int), waits func()) error {
+	r.out.p, r.out.moved, r.out.waits, r.out.err = p, moved, waits, nil
 	err := r.conn.Write(r.tryWrite)
-	r.out.p, r.out.moved = nil, nil
+	r.out.p, r.out.moved, r.out.waits = nil, nil, nil
 	if err == nil {
 		err = r.out.err
 	}
@@ -128,6 +132,7 @@ func (r *rawIO) writeSome(fd uintptr) bool {
 	for len(r.out.p) > 0 {
 		n, err := ignoringEINTR(func() (int, error) { return unix.Write(int(fd), r.out.p) })
 		if err == unix.EAGAIN {
+			r.out.waits()
 			return false
 		}
 		if err != nil {
@@ -186,6 +191,19 @@ func peek(fd int) (bytes bool, end error) {
 	default:
 		return got&unix.POLLIN != 0, nil
 	}
+}
+
+// failure takes the cause of a failure out of the kernel.
+func (r *rawIO) failure() (err error) {
+	r.conn.Control(func(fd uintptr) {
+		if n, _ := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); n != 0 {
+			err = syscall.Errno(n)
+		}
+	})
+	if err == nil {
+		return errFailed // a write has taken it
+	}
+	return err
 }
 
 // unacked returns how many bytes were written that the peer's kernel has not

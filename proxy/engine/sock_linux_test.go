@@ -1,0 +1,120 @@
+package engine
+
+import (
+	"net"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"forebay/proxy/proxytest"
+)
+
+// ioctlInt asks for a number about the socket of a peer.
+func ioctlInt(t testing.TB, c net.Conn, req uint) (n int) {
+	t.Helper()
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctlErr := raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), req) })
+	if ctlErr != nil || err != nil {
+		t.Fatal(ctlErr, err)
+	}
+	return n
+}
+
+// outQueue returns how many bytes sent on c its peer's kernel has not taken.
+func outQueue(t testing.TB, c net.Conn) int { return ioctlInt(t, c, unix.SIOCOUTQ) }
+
+// inQueue returns how many bytes can be read from c.
+func inQueue(t testing.TB, c net.Conn) int { return ioctlInt(t, c, unix.TIOCINQ) }
+
+// awaitAcked waits until all that was sent on c has left.
+func awaitAcked(t testing.TB, c net.Conn) {
+	t.Helper()
+	proxytest.Eventually(t, "the bytes to leave", func() bool { return outQueue(t, c) == 0 })
+}
+
+// socket returns the descriptor, in this process, of the TCP connection with
+// these addresses, whoever holds it.
+func socket(t testing.TB, local, remote net.Addr) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip(err)
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		l, lerr := unix.Getsockname(fd)
+		r, rerr := unix.Getpeername(fd)
+		if lerr == nil && rerr == nil && sameAddr(l, local) && sameAddr(r, remote) {
+			return fd
+		}
+	}
+	t.Fatalf("no socket from %v to %v", local, remote)
+	return -1
+}
+
+func sameAddr(a unix.Sockaddr, b net.Addr) bool {
+	want, ok := b.(*net.TCPAddr)
+	if !ok {
+		return false
+	}
+	switch a := a.(type) {
+	case *unix.SockaddrInet4:
+		return a.Port == want.Port && net.IP(a.Addr[:]).Equal(want.IP)
+	case *unix.SockaddrInet6:
+		return a.Port == want.Port && net.IP(a.Addr[:]).Equal(want.IP)
+	default:
+		return false
+	}
+}
+
+func testOptions(t *testing.T, newEngine func(Config) Engine) {
+	tests := []struct {
+		name                         string
+		cfg                          Config
+		keepAlive, idle, userTimeout int
+	}{
+		{"none", Config{}, 0, -1, 0},
+		{"30 seconds", Config{KeepAlive: 30 * time.Second, UserTimeout: 30 * time.Second}, 1, 30, 30000},
+		{"the least", Config{KeepAlive: time.Millisecond, UserTimeout: time.Microsecond}, 1, 1, 1},
+	}
+	for _, network := range []string{"tcp", "tcp6"} {
+		for _, tt := range tests {
+			t.Run(network+"/"+tt.name, func(t *testing.T) {
+				e := newEngine(tt.cfg)
+				t.Cleanup(e.Close)
+				b := &bench{t, e}
+				_, client := b.client(network)
+				_, backend := b.backend(network)
+				for side, peer := range map[string]net.Conn{"accepted": client, "adopted": backend} {
+					fd := socket(t, peer.RemoteAddr(), peer.LocalAddr())
+					for _, opt := range []struct {
+						name         string
+						level, which int
+						want         int
+					}{
+						{"SO_KEEPALIVE", unix.SOL_SOCKET, unix.SO_KEEPALIVE, tt.keepAlive},
+						{"TCP_KEEPIDLE", unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, tt.idle},
+						{"TCP_USER_TIMEOUT", unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, tt.userTimeout},
+						{"TCP_NODELAY", unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
+						{"SO_PROTOCOL", unix.SOL_SOCKET, unix.SO_PROTOCOL, unix.IPPROTO_TCP}, // not MPTCP
+					} {
+						got, err := unix.GetsockoptInt(fd, opt.level, opt.which)
+						if opt.want >= 0 && (err != nil || got != opt.want) {
+							t.Errorf("%s %s = %d, %v; want %d", side, opt.name, got, err, opt.want)
+						}
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,13 @@
+//go:build !linux
+
+package engine
+
+import (
+	"net"
+	"testing"
+)
+
+func outQueue(t testing.TB, _ net.Conn) int           { t.Skip("needs Linux"); return 0 }
+func inQueue(t testing.TB, _ net.Conn) int            { t.Skip("needs Linux"); return 0 }
+func awaitAcked(t testing.TB, _ net.Conn)             { t.Skip("needs Linux") }
+func testOptions(t *testing.T, _ func(Config) Engine) { t.Skip("needs Linux") }
