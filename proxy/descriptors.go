@@ -1,28 +1,28 @@
 package proxy
 
-// spareDescriptors are kept for what is neither a client nor its backend
-// connection: the listener, the poller, the standard streams, and some to look
+// spareDescriptors are kept for what is neither a client nor a connection to a
+// backend: the listener, the poller, the standard streams, and some to look
 // around with.
 const spareDescriptors = 32
-
-// aheadDescriptors are kept for each backend's connections dialed ahead.
-const aheadDescriptors = 16
 
 // unlimited is what MaxClients is where there is no limit to know.
 const unlimited = 1 << 20
 
 // maxClients returns how many sessions there may be at once: each needs two
 // descriptors, its client's and its backend's, so that a client is accepted only
-// when both are to be had.
+// when both are to be had. Connections that no client has, idle or being dialed,
+// have descriptors of their own: as many as the pools may hold, but at most a
+// quarter of all.
 func (srv *Server) maxClients() int {
 	allowed := unlimited
 	limit, known := descriptorLimit()
 	if known {
-		spare := spareDescriptors
+		pooled := 0
 		for _, b := range srv.cfg.Backends {
-			spare += min(b.Max, max(aheadDescriptors, srv.cfg.MinIdle))
+			pooled += b.Max
 		}
-		allowed = int(min(uint64(unlimited), max(1, (limit-min(limit, uint64(spare)))/2)))
+		spare := min(limit, spareDescriptors+min(uint64(pooled), limit/4))
+		allowed = int(min(unlimited, max(1, (limit-spare)/2)))
 	}
 	want := srv.cfg.MaxClients
 	if want > allowed {

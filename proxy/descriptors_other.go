@@ -4,3 +4,5 @@ package proxy
 
 // descriptorLimit knows of none.
 func descriptorLimit() (uint64, bool) { return 0, false }
+
+func outOfDescriptors(error) bool { return false }

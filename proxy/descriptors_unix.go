@@ -2,7 +2,16 @@
 
 package proxy
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+// outOfDescriptors reports whether that is why a dial failed.
+func outOfDescriptors(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
+}
 
 // descriptorLimit returns how many descriptors the process may have. The Go
 // runtime has raised it to the hard limit at the start.

@@ -32,7 +32,7 @@ func (l *lease) conn() engine.Conn { return l.Conn().(engine.Conn) }
 // backend, each at most once.
 type acquire struct {
 	s     *session
-	tried []int
+	claim claim
 	last  error // of the newest dial
 	pause time.Duration
 
@@ -45,7 +45,10 @@ type acquire struct {
 // acquire returns a lease, or why there is none: errClientLeft, errQueueFull,
 // errAcquireTimeout, errShutdown, balance.ErrNone or a fault of this machine.
 func (s *session) acquire() (*lease, error) {
-	a := &acquire{s: s, pause: firstLocalPause}
+	if s.ticket == 0 {
+		s.ticket = s.srv.tickets.Add(1)
+	}
+	a := &acquire{s: s, pause: firstLocalPause, claim: claim{ticket: s.ticket, established: s.stale > 0}}
 	l, err := a.run()
 	if a.ctx == nil {
 		return l, err
@@ -72,10 +75,10 @@ func (a *acquire) run() (*lease, error) {
 			return nil, a.explain(context.Cause(a.ctx))
 		}
 		a.last = err
-		if pool.IsLocal(err) {
-			a.rest()
-		} else {
-			a.tried = without(a.tried, choice.Backend)
+		if !pool.IsLocal(err) {
+			a.claim.tried = without(a.claim.tried, choice.Backend)
+		} else if err := a.rest(outOfDescriptors(err)); err != nil {
+			return nil, a.explain(err)
 		}
 	}
 }
@@ -94,13 +97,15 @@ func (a *acquire) explain(err error) error {
 
 func (a *acquire) pick() (balance.Choice, error) {
 	d := a.s.srv.dispatcher
-	choice, err := d.pick(a.tried)
+	choice, err := d.pick(a.claim)
 	if !errors.Is(err, balance.ErrFull) {
 		return choice, err
 	}
 	begin := time.Now()
-	choice, err = d.wait(a.waiting(), a.s.id, a.tried)
-	a.s.queued += time.Since(begin)
+	choice, err = d.wait(a.waiting(), a.claim)
+	if !errors.Is(err, errQueueFull) {
+		a.s.queued += time.Since(begin)
+	}
 	return choice, err
 }
 
@@ -127,14 +132,18 @@ func (a *acquire) open(c balance.Choice) (*lease, error) {
 	return nil, err
 }
 
-// waiting begins the wait, once: it ends with the acquire timeout, at shutdown,
-// or when the client leaves.
+// waiting begins the wait, once: it ends with the acquire timeout, at shutdown (for
+// an established session: when it is cut), or when the client leaves.
 func (a *acquire) waiting() context.Context {
 	if a.ctx != nil {
 		return a.ctx
 	}
 	srv := a.s.srv
-	timed, cancelTimer := context.WithTimeoutCause(srv.drainCtx, srv.cfg.AcquireTimeout, errAcquireTimeout)
+	life := srv.drainCtx
+	if a.claim.established {
+		life = srv.cutCtx
+	}
+	timed, cancelTimer := context.WithTimeoutCause(life, srv.cfg.AcquireTimeout, errAcquireTimeout)
 	ctx, cancel := context.WithCancelCause(timed)
 	unwatch := a.s.client.Watch(func(bytes bool, end error) bool {
 		if hasLeft(bytes, end, srv.cfg.AbortOnFIN) {
@@ -161,13 +170,21 @@ func hasLeft(bytes bool, end error, abortOnFIN bool) bool {
 	return end != io.EOF || !bytes || abortOnFIN
 }
 
-// rest waits for this machine to have what a dial needs.
-func (a *acquire) rest() {
+// rest waits for this machine to have what a dial needs. It returns why the wait
+// ended, if it did. While sessions starve for a descriptor no client is accepted,
+// who would take the next one that is free.
+func (a *acquire) rest(starving bool) error {
+	if starving {
+		a.s.srv.starving.Add(1)
+		defer a.s.srv.starving.Add(-1)
+	}
 	t := time.NewTimer(a.pause)
 	defer t.Stop()
 	a.pause = min(2*a.pause, lastLocalPause)
 	select {
 	case <-t.C:
+		return nil
 	case <-a.ctx.Done():
+		return context.Cause(a.ctx)
 	}
 }

@@ -58,7 +58,7 @@ func (srv *Server) backendUp(i int) {
 	o := &srv.outages[i]
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.silent {
+	if !o.silent && !o.since.IsZero() {
 		srv.cfg.Log.Info().Str("backend", srv.names[i]).Dur("down_ms", time.Since(o.since)).
 			Int("failed_dials", o.dials).Msg("backend is up again")
 	}

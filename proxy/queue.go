@@ -19,19 +19,22 @@ import (
 type dispatcher struct {
 	parallel int // dials at once, ahead and of a recovering backend
 	limit    int // of the queue
-	events   healthEvents
+	events   dispatcherEvents
 
 	mu      sync.Mutex
 	bal     *balance.Balancer
 	waiters list.List // of *waiter, by ticket: the oldest session first
 	closed  bool      // nobody waits or dials ahead any more
 	health  []health
+	all     []int // every backend
 }
 
-// healthEvents is told when a backend goes down or comes up again.
-type healthEvents interface {
+// dispatcherEvents is told, without the lock, when a backend goes down or comes up
+// again, and when it has got room that no client waits for.
+type dispatcherEvents interface {
 	backendDown(i int, err error)
 	backendUp(i int)
+	backendHasRoom(i int)
 }
 
 // health is what the dispatcher knows of a backend besides its slots.
@@ -40,12 +43,21 @@ type health struct {
 	recovering int   // dials that must still succeed before it counts as healthy
 }
 
+// claim is what a session asks with.
+type claim struct {
+	ticket uint64 // its place: a lower one goes first
+	tried  []int  // the backends that have failed it
+
+	// established tells that the session has been relayed before, and lost a
+	// connection that its backend had ended: shutdown does not refuse it.
+	established bool
+}
+
 // waiter is a session in the queue.
 type waiter struct {
+	claim
 	ctx    context.Context // ends when the session no longer waits
-	ticket uint64
-	tried  []int
-	grantc chan grant // buffered(1): whoever grants never waits
+	grantc chan grant      // buffered(1): whoever grants never waits
 }
 
 // grant ends the wait: a slot, or the reason why there will be none.
@@ -54,23 +66,27 @@ type grant struct {
 	err    error
 }
 
-func newDispatcher(bal *balance.Balancer, backends, parallel, limit int, events healthEvents) *dispatcher {
-	return &dispatcher{bal: bal, parallel: parallel, limit: limit, events: events, health: make([]health, backends)}
+func newDispatcher(bal *balance.Balancer, backends, parallel, limit int, events dispatcherEvents) *dispatcher {
+	d := &dispatcher{bal: bal, parallel: parallel, limit: limit, events: events, health: make([]health, backends)}
+	for i := range backends {
+		d.all = append(d.all, i)
+	}
+	return d
 }
 
-// pick reserves a slot of a backend not in tried, if one is there now.
+// pick reserves a slot of a backend that may serve the claim, if one is there now.
 // balance.ErrFull means that waiting may help.
-func (d *dispatcher) pick(tried []int) (balance.Choice, error) {
+func (d *dispatcher) pick(c claim) (balance.Choice, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.pickLocked(tried)
+	return d.pickLocked(c)
 }
 
-func (d *dispatcher) pickLocked(tried []int) (balance.Choice, error) {
-	if d.closed {
+func (d *dispatcher) pickLocked(c claim) (balance.Choice, error) {
+	if d.closed && !c.established {
 		return balance.Choice{}, errShutdown
 	}
-	choice, err := d.bal.Pick(tried)
+	choice, err := d.bal.Pick(c.tried)
 	if errors.Is(err, balance.ErrNone) {
 		err = noBackendError{d.lastError()}
 	}
@@ -87,10 +103,9 @@ func (d *dispatcher) lastError() error {
 	return nil
 }
 
-// wait is pick for a session that waits until there is a slot, or ctx ends. The
-// ticket is the session's place: a lower one goes first.
-func (d *dispatcher) wait(ctx context.Context, ticket uint64, tried []int) (balance.Choice, error) {
-	w := &waiter{ctx: ctx, ticket: ticket, tried: tried, grantc: make(chan grant, 1)}
+// wait is pick for a session that waits until there is a slot, or ctx ends.
+func (d *dispatcher) wait(ctx context.Context, c claim) (balance.Choice, error) {
+	w := &waiter{claim: c, ctx: ctx, grantc: make(chan grant, 1)}
 	elem, choice, err := d.join(w)
 	if elem == nil {
 		return choice, err
@@ -109,7 +124,7 @@ func (d *dispatcher) wait(ctx context.Context, ticket uint64, tried []int) (bala
 func (d *dispatcher) join(w *waiter) (*list.Element, balance.Choice, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	choice, err := d.pickLocked(w.tried)
+	choice, err := d.pickLocked(w.claim)
 	if !errors.Is(err, balance.ErrFull) {
 		return nil, choice, err
 	}
@@ -128,7 +143,7 @@ func (d *dispatcher) join(w *waiter) (*list.Element, balance.Choice, error) {
 // granted meanwhile goes back.
 func (d *dispatcher) leave(elem *list.Element) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
+	defer d.unlock(d.all...)
 	w := elem.Value.(*waiter)
 	select {
 	case g := <-w.grantc: // it is out of the queue already
@@ -156,49 +171,89 @@ func (d *dispatcher) serve() {
 	var next *list.Element
 	for e := d.waiters.Front(); e != nil; e = next {
 		next = e.Next()
-		w := e.Value.(*waiter)
-		if w.ctx.Err() != nil {
-			continue // it is about to leave
-		}
-		choice, err := d.pickLocked(w.tried)
-		if !errors.Is(err, balance.ErrFull) {
-			d.waiters.Remove(e)
-			w.grantc <- grant{choice, err}
-		} else if len(w.tried) == 0 {
+		if d.answer(e) && len(e.Value.(*waiter).tried) == 0 {
 			return // everything is full
 		}
 	}
 }
 
+// refuse ends the wait of those who have no hope left, wherever they stand. It is
+// called with the lock held, after a change that takes hope.
+func (d *dispatcher) refuse() {
+	var next *list.Element
+	for e := d.waiters.Front(); e != nil; e = next {
+		next = e.Next()
+		d.answer(e)
+	}
+}
+
+// answer gives a waiter a slot, or the reason why there will be none. It reports
+// whether there is neither yet, because all that it may use is full.
+func (d *dispatcher) answer(e *list.Element) (full bool) {
+	w := e.Value.(*waiter)
+	if w.ctx.Err() != nil {
+		return false // it is about to leave
+	}
+	choice, err := d.pickLocked(w.claim)
+	if errors.Is(err, balance.ErrFull) {
+		return true
+	}
+	d.waiters.Remove(e)
+	w.grantc <- grant{choice, err}
+	return false
+}
+
 // move changes the state of a slot of backend i that the caller holds.
 func (d *dispatcher) move(i int, from, to balance.State) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.bal.Move(i, from, to)
 	if to == balance.Free || to == balance.Idle {
 		d.serve()
+	}
+	if to == balance.Free {
+		d.unlock(i)
+	} else {
+		d.unlock()
+	}
+}
+
+// unlock gives the lock back. If no client waits, the pools of the backends are
+// told that they may have room to dial ahead: while one waited, they had not.
+func (d *dispatcher) unlock(backends ...int) {
+	waiting := d.waiters.Len() > 0
+	d.mu.Unlock()
+	if waiting {
+		return
+	}
+	for _, i := range backends {
+		d.events.backendHasRoom(i)
 	}
 }
 
 // dialed notes that a client's dial has succeeded: the slot is leased.
 func (d *dispatcher) dialed(i int) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.bal.Move(i, balance.Dialing, balance.Leased)
-	d.recover(i)
+	if d.recover(i) {
+		d.unlock(i)
+	} else {
+		d.unlock()
+	}
 }
 
 // recover counts a dial that succeeded. After as many as may be under way at
-// once, a recovering backend is healthy and dials up to its max.
-func (d *dispatcher) recover(i int) {
+// once, a recovering backend is healthy and dials up to its max. It reports
+// whether this dial changed anything.
+func (d *dispatcher) recover(i int) bool {
 	h := &d.health[i]
 	if h.recovering == 0 {
-		return
+		return false
 	}
 	if h.recovering--; h.recovering == 0 {
 		d.bal.LimitDials(i, 0)
 	}
 	d.serve() // one dial less is under way
+	return true
 }
 
 // close refuses those who wait, and everyone after them.
@@ -206,7 +261,7 @@ func (d *dispatcher) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closed = true
-	d.serve()
+	d.refuse()
 }
 
 func (d *dispatcher) loads() (loads []balance.Load, waiting int) {
@@ -268,7 +323,7 @@ func (s slots) Down(err error) {
 	s.mu.Lock()
 	s.bal.SetDown(s.backend, true)
 	s.health[s.backend] = health{err: err}
-	s.serve()
+	s.refuse()
 	s.mu.Unlock()
 	s.events.backendDown(s.backend, err)
 }

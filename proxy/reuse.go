@@ -25,7 +25,7 @@ import (
 // That nothing waits to be read is looked at by the pool, now and again when the
 // connection is leased. None of it proves that no reply is still to come.
 func verdict(r engine.Result, quiet time.Duration) (keep, used bool) {
-	if r.Untouched() && untouchable(r.End) {
+	if r.Untouched() && !r.Down.FIN && untouchable(r.End) {
 		return true, false
 	}
 	clean := r.End == engine.Quiet &&
@@ -70,17 +70,12 @@ func (srv *Server) keep(l *lease, used bool) {
 		srv.dispatcher.move(l.backend, balance.Leased, balance.Idle)
 		return
 	}
-	srv.freed(l, balance.Leased)
+	srv.dispatcher.move(l.backend, balance.Leased, balance.Free)
 }
 
 // discard closes a connection; its slot is free after that.
 func (srv *Server) discard(l *lease, reason pool.Reason) {
 	srv.dispatcher.move(l.backend, balance.Leased, balance.Closing)
 	l.Close(reason)
-	srv.freed(l, balance.Closing)
-}
-
-func (srv *Server) freed(l *lease, from balance.State) {
-	srv.dispatcher.move(l.backend, from, balance.Free)
-	srv.pools[l.backend].TopUp()
+	srv.dispatcher.move(l.backend, balance.Closing, balance.Free)
 }

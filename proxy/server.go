@@ -88,8 +88,11 @@ type Server struct {
 	pools      []*pool.Pool
 	names      []string
 
-	ids      atomic.Uint64
-	clients  chan struct{} // one place for each session
+	ids      atomic.Uint64 // of sessions
+	tickets  atomic.Uint64 // for the queue
+	clients  chan struct{} // one place for each session, and for the next one
+	running  atomic.Int64  // sessions
+	starving atomic.Int64  // of these, waiting for a descriptor to dial with
 	sessions sync.WaitGroup
 	counters counters
 	served   []atomic.Int64 // sessions of each backend
@@ -135,6 +138,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	return srv, nil
 }
+
+// backendHasRoom has a pool dial ahead what it could not before.
+func (srv *Server) backendHasRoom(i int) { srv.pools[i].TopUp() }
 
 func (srv *Server) newPool(i int, b Backend) (*pool.Pool, error) {
 	dial := pool.NetDial(b.Network, b.Addr)
@@ -186,6 +192,7 @@ func (srv *Server) accept(ln engine.Listener) {
 		if err == nil {
 			pause = 0
 			srv.sessions.Add(1)
+			srv.running.Add(1)
 			s := &session{srv: srv, id: srv.ids.Add(1), client: c, start: time.Now()}
 			go s.run() // forget tells sessions when it has ended
 			continue
@@ -213,10 +220,13 @@ const (
 func (srv *Server) admit() bool {
 	select {
 	case srv.clients <- struct{}{}:
-		return srv.drainCtx.Err() == nil
 	case <-srv.drainCtx.Done():
 		return false
 	}
+	for srv.starving.Load() > 0 && srv.drainCtx.Err() == nil {
+		srv.rest(firstAcceptPause)
+	}
+	return srv.drainCtx.Err() == nil
 }
 
 func (srv *Server) rest(d time.Duration) {
@@ -230,21 +240,25 @@ func (srv *Server) rest(d time.Duration) {
 
 // forget is the last thing of a session.
 func (srv *Server) forget(*session) {
+	srv.running.Add(-1)
 	<-srv.clients
 	srv.sessions.Done()
 }
 
 // Shutdown stops accepting, refuses the clients that wait, and lets the others
 // end by themselves. When ctx ends first it cuts those that are left and returns
-// ctx's error. It returns when Serve is over.
+// ctx's error. It returns when Serve is over. Where Serve has not begun it returns
+// at once, and so will Serve.
 func (srv *Server) Shutdown(ctx context.Context) error {
 	srv.drain(errShutdown)
 	srv.dispatcher.close()
 	srv.mu.Lock()
-	if srv.listener != nil {
-		srv.listener.Close()
-	}
+	ln := srv.listener
 	srv.mu.Unlock()
+	if ln == nil {
+		return nil
+	}
+	ln.Close()
 	select {
 	case <-srv.donec:
 		return nil

@@ -16,7 +16,8 @@ const maxStale = 8
 // session is one client connection, from accept to close.
 type session struct {
 	srv    *Server
-	id     uint64 // counts up: also its place in the queue
+	id     uint64
+	ticket uint64 // its place in the queue, from when it first asked for a lease
 	client engine.Conn
 	start  time.Time
 

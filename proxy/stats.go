@@ -34,7 +34,7 @@ type BackendStats struct {
 func (srv *Server) Stats() Stats {
 	loads, waiting := srv.dispatcher.loads()
 	s := Stats{
-		Clients:  len(srv.clients),
+		Clients:  int(srv.running.Load()),
 		Waiting:  waiting,
 		Ended:    make(map[string]int64),
 		Stale:    srv.counters.stale.Load(),
