@@ -107,10 +107,11 @@ type Config struct {
 
 // RelayConfig describes one relay. A zero duration means no limit.
 type RelayConfig struct {
-	// IdleTimeout ends a session in which no byte moved either way.
+	// IdleTimeout ends a session in which no byte moved either way. What a slow
+	// reader takes out of the kernel's buffers has moved too.
 	IdleTimeout time.Duration
 
-	// HalfCloseTimeout does so once one side has sent its FIN.
+	// HalfCloseTimeout does so once one side has sent its FIN, counted from then.
 	HalfCloseTimeout time.Duration
 
 	// KeepQuiet withholds the client's FIN from the backend, and ends the relay
@@ -166,7 +167,8 @@ type Result struct {
 	End      End
 	Err      error // what the system said, for the ends that have a cause; may be nil
 
-	// LastDown tells that the last byte that moved came from the backend.
+	// LastDown tells that the last byte that moved came from the backend, and was
+	// read from it after the last write to it had begun.
 	LastDown bool
 
 	// Unacked is how many bytes the kernel still holds that were given to it for

@@ -24,11 +24,11 @@ var errStale = errors.New("the backend had ended the connection before")
 // is proved that this one's program cannot have read any of it:
 //
 //   - No byte was given to the kernel for the backend; or
-//   - no byte had ever been sent on the connection before, the backend ended it
-//     with a FIN, has acknowledged nothing, and has answered with a reset since. A
-//     FIN carries the acknowledgement of all that came before it, so the program
-//     had closed (or half-closed) before the request came; the reset says that no
-//     program holds the connection any more to read it.
+//   - the backend ended the connection with a FIN, has never acknowledged anything
+//     on it, and has answered with a reset since. A FIN carries the
+//     acknowledgement of all that came before it, so the program had closed (or
+//     half-closed) before the request came; the reset says that no program holds
+//     the connection any more to read it.
 //
 // A reset alone proves nothing: a program that reads and resets at once may leave
 // the count of acknowledged bytes unchanged (delayed acknowledgement). Nor does a
@@ -42,7 +42,6 @@ var errStale = errors.New("the backend had ended the connection before")
 // first byte, or asks at its end whether it was undelivered.
 type flight struct {
 	backend *netConn
-	used    bool        // the backend's connection had been sent something before
 	open    atomic.Bool // the flight is being kept
 
 	mu       sync.Mutex // never held while writing
@@ -56,7 +55,6 @@ type flight struct {
 
 func (f *flight) begin(backend *netConn) {
 	f.backend = backend
-	f.used = backend.sent
 	f.open.Store(true)
 }
 
@@ -163,12 +161,12 @@ func (f *flight) verdict(end error) verdict {
 		return proved
 	case end != io.EOF, errors.Is(f.writeErr, syscall.ECONNRESET):
 		return refuted // a reset
-	case f.backend.raw == nil || f.used || f.sent == 0:
+	case f.backend.raw == nil || f.sent == 0:
 		return refuted // no way to tell, or an empty session: the FIN answers the client's
 	}
 	closed, acked, ok := f.backend.raw.tcpState()
 	switch {
-	case !ok || acked > 1: // the SYN
+	case !ok || acked > 1: // 1 is the SYN
 		return refuted
 	case closed:
 		return proved

@@ -160,8 +160,13 @@ func testStale(t *testing.T, newEngine func(Config) Engine) {
 			reset(client)
 			backend.Close()
 			proxytest.Eventually(t, "both ends", func() bool { return peeked(bc).end != nil && peeked(cc).end != nil })
+			start := time.Now()
 			r := b.relay(cc, bc, RelayConfig{Replay: true})
-			if res := r.wait(); res.End == Stale {
+			res := r.wait()
+			if took := time.Since(start); took > flushTime*3/4 {
+				t.Fatalf("it took %v: it waited for a backend that is gone", took)
+			}
+			if res.End == Stale {
 				bc.Close()
 				bc, _ = b.backend("tcp")
 				expectEnd(t, b.relay(cc, bc, RelayConfig{Replay: true}).close(), ClientReset)

@@ -71,7 +71,6 @@ type netConn struct {
 	engine *Net
 	raw    *rawIO // nil where the platform, or the kind of connection, has none
 	unread []byte // bytes of a client that a stale backend did not get
-	sent   bool   // a relay has written to it
 
 	writing atomic.Bool
 	failed  atomic.Pointer[writeError]
@@ -139,7 +138,7 @@ func (c *netConn) read(size int, t *turns) (*buffer, int, error) {
 	b := getBuffer(size)
 	n, err := c.Conn.Read(b.data)
 	t.listen() // nobody knows here when it ceased to wait
-	t.heard()
+	t.heard(n)
 	if n > 0 {
 		return b, n, nil // the error comes again
 	}
@@ -160,7 +159,6 @@ func (c *netConn) write(p []byte, moved func(n int), waits func()) error {
 }
 
 func (c *netConn) writeParts(p []byte, moved func(n int), waits func()) error {
-	c.sent = true
 	if c.raw != nil {
 		return c.raw.write(p, moved, waits)
 	}

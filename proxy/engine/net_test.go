@@ -3,6 +3,7 @@ package engine
 import (
 	"io"
 	"net"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,9 +135,11 @@ func TestNetRelaysPlainConnections(t *testing.T) {
 			write(t, p.client, "request")
 			expect(t, p.backend, "request")
 			p.client.CloseWrite()
-			write(t, p.backend, "reply")
+			write(t, p.backend, "re")
+			expect(t, p.client, "re")
+			write(t, p.backend, "ply")
 			time.Sleep(time.Second)
-			expect(t, p.client, "reply")
+			expect(t, p.client, "ply")
 		}, Quiet, time.Second + 20*time.Millisecond},
 		{"a cut ends both at once", RelayConfig{}, func(t *testing.T, p peers) {
 			time.Sleep(time.Second)
@@ -215,10 +218,12 @@ func TestFlightIsJudged(t *testing.T) {
 		sent      []string
 		serve     func(t *testing.T, backend net.Conn) // after the half-close and the request
 		then      string                               // sent after that
+		reset     bool                                 // the reader saw a reset, not a FIN
 		delivered bool
 	}{
 		{name: "a closed backend has not read the request", sent: []string{"request"}},
 		{name: "a closed backend has not read a request in parts", sent: []string{"re", "quest"}},
+		{name: "a reset proves nothing", sent: []string{"request"}, reset: true, delivered: true},
 		{name: "more than 64 KiB is not kept", sent: []string{big, big}, delivered: true},
 		{name: "a half-closed backend that reads and closes", half: true, sent: []string{"request"}, delivered: true,
 			serve: func(t *testing.T, c net.Conn) { expect(t, c, "request"); c.Close() }},
@@ -263,7 +268,11 @@ func TestFlightIsJudged(t *testing.T) {
 					d.onMoved = d.moved
 					f.send(d, []byte(tt.then))
 				}
-				if f.undelivered(io.EOF) == tt.delivered {
+				end := io.EOF
+				if tt.reset {
+					end = syscall.ECONNRESET
+				}
+				if f.undelivered(end) == tt.delivered {
 					wrong++
 				}
 				if _, acked, _ := c.(*netConn).raw.tcpState(); acked == before {
@@ -277,5 +286,14 @@ func TestFlightIsJudged(t *testing.T) {
 				t.Errorf("judged wrongly %d times of %d", wrong, n)
 			}
 		})
+	}
+}
+
+func TestClientThatResetIsNotServedAgain(t *testing.T) {
+	r := &relay{stopped: true, end: Stale, err: io.EOF}
+	r.up.isUp, r.up.readErr = true, syscall.ECONNRESET
+	r.conclude()
+	if r.end != ClientReset || r.err != syscall.ECONNRESET {
+		t.Errorf("ended as %q, %v; want %q", r.end, r.err, ClientReset)
 	}
 }

@@ -61,6 +61,7 @@ type turns struct {
 	mu    sync.Mutex // never held while waiting
 	asked int64      // writes that have begun
 	seen  int64      // asked before the last read; the down direction's
+	taken bool       // bytes were read, and are being delivered
 }
 
 // ask begins a write.
@@ -70,10 +71,18 @@ func (t *turns) ask() {
 	t.asked++
 }
 
-func (t *turns) now() int64 {
+// now returns how many writes have begun, and whether bytes are being delivered.
+func (t *turns) now() (asked int64, taken bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.asked
+	return t.asked, t.taken
+}
+
+// delivered ends what a read began that took bytes.
+func (t *turns) delivered() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.taken = false
 }
 
 // listen begins an attempt to read, which heard ends. Up has no turns.
@@ -84,8 +93,9 @@ func (t *turns) listen() {
 	}
 }
 
-func (t *turns) heard() {
+func (t *turns) heard(n int) {
 	if t != nil {
+		t.taken = n > 0
 		t.mu.Unlock()
 	}
 }
@@ -132,9 +142,9 @@ func (r *relay) seal() {
 // limit returns the longest time without a byte that is allowed now (0: any),
 // and what the relay ends as after it.
 func (r *relay) limit() (time.Duration, End) {
-	answered := r.answered.Load() == r.turns.now()
+	asked, taken := r.turns.now()
 	switch {
-	case r.withheld.Load() && answered && !r.down.delivering.Load():
+	case r.withheld.Load() && !taken && r.answered.Load() == asked:
 		return r.cfg.KeepQuiet, Quiet
 	case r.half.Load() && r.cfg.HalfCloseTimeout > 0:
 		return r.cfg.HalfCloseTimeout, HalfCloseTimeout
@@ -243,6 +253,9 @@ func (r *relay) stalled() bool {
 func (r *relay) idle(end End) time.Duration {
 	quiet := r.quietFor()
 	if end == Quiet {
+		if bytes, end := r.backend.Peek(); bytes || end != nil {
+			return 0 // they are about to be read
+		}
 		return quiet
 	}
 	now := time.Since(r.start)
@@ -320,8 +333,11 @@ func (d *direction) deliver(p []byte) bool {
 	d.delivering.Store(true)
 	ok := d.ended(d.send(p))
 	d.delivering.Store(false)
-	if !d.isUp && d.relay.withheld.Load() {
-		d.relay.look() // the time of KeepQuiet begins
+	if !d.isUp {
+		d.turns.delivered()
+		if d.relay.withheld.Load() {
+			d.relay.look() // the time of KeepQuiet begins
+		}
 	}
 	return ok
 }
@@ -422,7 +438,7 @@ func (d *direction) failure(err error) End {
 func (r *relay) finish() Result {
 	r.conclude()
 	res := Result{Up: r.up.half, Down: r.down.half, End: r.end, Err: r.err,
-		LastDown: r.down.half.Moved > 0 && r.answered.Load() == r.turns.now(), QuietFor: r.quietFor()}
+		LastDown: r.down.half.Moved > 0 && r.answered.Load() == r.turns.asked, QuietFor: r.quietFor()}
 	switch {
 	case r.end == Stale:
 		r.flight.giveBack(r.client)

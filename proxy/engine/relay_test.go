@@ -825,13 +825,13 @@ func testKeepQuiet(t *testing.T, newEngine func(Config) Engine) {
 	t.Run("a client that ended reads a large reply at its own pace", func(t *testing.T) {
 		t.Parallel()
 		const size = 8 << 20
-		s := newBench(t, newEngine).session("tcp", "tcp", RelayConfig{KeepQuiet: 20 * time.Millisecond, HalfCloseTimeout: 10 * time.Second})
+		s := newBench(t, newEngine).session("tcp", "tcp", RelayConfig{KeepQuiet: 200 * time.Millisecond, HalfCloseTimeout: 10 * time.Second})
 		write(t, s.client, "request")
 		s.client.CloseWrite()
 		expect(t, s.backend, "request")
 		down := newStream(3)
 		go down.send(s.backend, size, fixed(size))
-		slow := &slowReader{r: io.LimitReader(s.client, size), pause: 80 * time.Millisecond, every: 1 << 20}
+		slow := &slowReader{r: io.LimitReader(s.client, size), pause: 400 * time.Millisecond, every: 3 << 20}
 		if n, err := down.receive(slow, 32<<10); n != size || err != nil {
 			t.Errorf("client got %d bytes, %v; want %d", n, err, size)
 		}

@@ -100,7 +100,7 @@ func (r *rawIO) readOnce(fd uintptr) bool {
 	b := getBuffer(r.in.size)
 	r.in.turns.listen()
 	n, err := ignoringEINTR(func() (int, error) { return unix.Read(int(fd), b.data) })
-	r.in.turns.heard()
+	r.in.turns.heard(n)
 	if n > 0 {
 		r.in.buf, r.in.n = b, n
 		return true
