@@ -106,6 +106,22 @@ func (f *flight) drop() {
 	}
 }
 
+// needed reports whether the flight must still be kept: the backend's kernel has
+// not acknowledged it. Where that is not known it is kept until the backend
+// answers.
+func (f *flight) needed() bool {
+	if !f.open.Load() {
+		return false
+	}
+	if f.backend.raw != nil {
+		if _, acked, ok := f.backend.raw.tcpState(); ok && acked > 1 {
+			f.drop()
+			return false
+		}
+	}
+	return true
+}
+
 // close is called with the lock held.
 func (f *flight) close() {
 	f.open.Store(false)

@@ -176,10 +176,11 @@ func (c *netConn) writeFailure() error {
 	for c.writing.Load() && c.closed() {
 		time.Sleep(10 * time.Microsecond)
 	}
-	if err := c.failed.Load(); err != nil {
-		return err.error
+	err := c.failed.Load()
+	if err == nil || errors.Is(err.error, syscall.EPIPE) {
+		return nil // the peer's FIN had come before: the reader's end is one
 	}
-	return nil
+	return err.error
 }
 
 // closed reports whether a TCP connection is over in both directions.

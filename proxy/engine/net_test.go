@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"forebay/proxy/proxytest"
 )
 
 func TestSizerFollowsTheTraffic(t *testing.T) {
@@ -295,5 +297,22 @@ func TestClientThatResetIsNotServedAgain(t *testing.T) {
 	r.conclude()
 	if r.end != ClientReset || r.err != syscall.ECONNRESET {
 		t.Errorf("ended as %q, %v; want %q", r.end, r.err, ClientReset)
+	}
+}
+
+func TestFlightIsKeptUntilTheBackendsKernelHasIt(t *testing.T) {
+	b := newBench(t, func(cfg Config) Engine { return NewNet(cfg) })
+	cc, _ := b.client("tcp")
+	bc, _ := b.backend("tcp")
+	r := newRelay(cc.(*netConn), bc.(*netConn), RelayConfig{Replay: true})
+	if !r.flight.needed() {
+		t.Error("nothing was sent, and nothing is kept")
+	}
+	r.timer = time.AfterFunc(noLimit, r.tick)
+	defer r.seal()
+	r.up.deliver([]byte("request"))
+	proxytest.Eventually(t, "the acknowledgement", func() bool { return !r.flight.needed() })
+	if r.flight.buf != nil {
+		t.Error("the request is still kept")
 	}
 }

@@ -334,6 +334,29 @@ func testReset(t *testing.T, newEngine func(Config) Engine) {
 		}
 	})
 
+	t.Run("a whole reply reaches a slow client that has sent more since", func(t *testing.T) {
+		t.Parallel()
+		s := newBench(t, newEngine).session("tcp", "tcp", RelayConfig{HalfCloseTimeout: 10 * time.Second})
+		up, down := newStream(1), newStream(2)
+		write(t, s.client, string(up[:10]))
+		expect(t, s.backend, string(up[:10]))
+		const size = 2 << 20
+		down.send(s.backend, size, fixed(size))
+		awaitAcked(t, s.backend)
+		s.backend.Close() // everything was read: a FIN
+		for range 3 {     // the first is answered with a reset, which fails the next
+			write(t, s.client, string(up[10:20]))
+			pause(20 * time.Millisecond)
+		}
+		ended := async(s.close)
+		slow := &slowReader{r: s.client, pause: flushTime / 2, every: 256 << 10}
+		if n, err := down.receive(slow, 32<<10); n != size {
+			t.Errorf("client got %d bytes, %v; want %d", n, err, size)
+		}
+		s.client.Close()
+		proxytest.Receive(t, ended, "the relay to end")
+	})
+
 	t.Run("a reset is never taken for a FIN", func(t *testing.T) {
 		// The relay is writing when the reset comes, so that the write and the
 		// read race for the kernel's one error.
