@@ -11,6 +11,7 @@ import (
 // caller's.
 func (e *Net) Relay(ctx context.Context, client, backend Conn, cfg RelayConfig, done func(Result)) {
 	r := newRelay(client.(*netConn), backend.(*netConn), cfg)
+	r.ctx = ctx
 	release := context.AfterFunc(ctx, func() { r.stop(Cut, context.Cause(ctx)) })
 	r.startTimer()
 	var wg sync.WaitGroup
@@ -25,6 +26,7 @@ func (e *Net) Relay(ctx context.Context, client, backend Conn, cfg RelayConfig, 
 // relay is one run of Relay. The two directions own their own fields; what both
 // change is atomic or under mu.
 type relay struct {
+	ctx             context.Context // ends when the session is cut
 	client, backend *netConn
 	cfg             RelayConfig
 	up, down        direction
@@ -147,8 +149,9 @@ func (r *relay) flush(c *netConn, written Half) {
 	if written.FIN && r.flushEnd.IsZero() {
 		r.flushEnd = time.Now().Add(max(flushTime, r.cfg.HalfCloseTimeout))
 	}
-	for pause := time.Millisecond; c.unacked() > 0 && !c.closed() && !r.flushed(); pause = min(2*pause, 50*time.Millisecond) {
+	for pause := time.Millisecond; c.unacked() > 0 && !c.closed() && !r.flushed() && r.ctx.Err() == nil; {
 		time.Sleep(pause)
+		pause = min(2*pause, 50*time.Millisecond)
 	}
 }
 

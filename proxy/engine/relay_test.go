@@ -357,6 +357,23 @@ func testReset(t *testing.T, newEngine func(Config) Engine) {
 		proxytest.Receive(t, ended, "the relay to end")
 	})
 
+	t.Run("a cut does not wait for a client that does not read", func(t *testing.T) {
+		t.Parallel()
+		s := newBench(t, newEngine).session("tcp", "tcp", RelayConfig{HalfCloseTimeout: time.Minute})
+		up, down := newStream(1), newStream(2)
+		write(t, s.client, string(up[:10]))
+		expect(t, s.backend, string(up[:10]))
+		const size = 512 << 10 // more than the client's kernel takes, less than the relay's
+		down.send(s.backend, size, fixed(size))
+		s.backend.Close()
+		for range 3 {
+			write(t, s.client, string(up[10:20]))
+			pause(50 * time.Millisecond)
+		}
+		s.cut(nil)
+		s.wait()
+	})
+
 	t.Run("a reset is never taken for a FIN", func(t *testing.T) {
 		// The relay is writing when the reset comes, so that the write and the
 		// read race for the kernel's one error.
