@@ -106,14 +106,19 @@ func drain(srv *proxy.Server, cfg config.Serve, signals <-chan os.Signal) {
 }
 
 func logStart(log zerolog.Logger, cfg config.Serve, eng engine.Engine, addr net.Addr, srv *proxy.Server) {
+	minIdle := fmt.Sprint(cfg.MinIdle)
+	if cfg.MinIdle == config.MinIdleAuto {
+		minIdle = "auto"
+	}
 	backends := zerolog.Arr()
 	for _, b := range cfg.Backends {
 		backends.Str(fmt.Sprintf("%s,max=%d,weight=%d", b.Addr, b.Max, b.Weight))
 	}
-	log.Info().Stringer("listen", addr).Array("backends", backends).Str("version", version()).
+	log.Info().Stringer("listen", config.Address{Network: addr.Network(), Addr: addr.String()}).Array("backends", backends).Str("version", version()).
 		Str("protocol", cfg.Protocol).Str("engine", eng.Name()).Str("reuse", cfg.Reuse).
 		Int("max_clients", srv.MaxClients()).Int("queue", cfg.Queue).
-		Dur("acquire_timeout_ms", cfg.AcquireTimeout).Dur("session_idle_timeout_ms", cfg.SessionIdleTimeout).
+		Str("min_idle", minIdle).Dur("acquire_timeout_ms", cfg.AcquireTimeout).Dur("first_byte_wait_ms", cfg.FirstByteWait).
+		Dur("session_idle_timeout_ms", cfg.SessionIdleTimeout).Dur("drain_timeout_ms", cfg.DrainTimeout).
 		Msg("serving")
 	if cfg.Reuse == "quiet" {
 		log.Warn().Dur("reuse_quiet_ms", cfg.ReuseQuiet).Msg("--reuse quiet cannot be proved safe for raw bytes: " +
@@ -216,7 +221,7 @@ func echo(ctx context.Context, cfg config.Echo) error {
 		listeners[i] = ln
 		servers[i] = loadtest.NewEcho(loadtest.EchoConfig{Delay: cfg.Delay, Late: cfg.Late, Greet: cfg.Greet,
 			CloseAfter: cfg.CloseAfter, ResetAfter: cfg.ResetAfter, Silent: cfg.Silent})
-		fmt.Fprintf(os.Stderr, "echo: listening on %s\n", ln.Addr())
+		fmt.Fprintf(os.Stderr, "echo: listening on %s\n", config.Address{Network: addr.Network, Addr: ln.Addr().String()})
 	}
 	err := serveEchoes(ctx, servers, listeners)
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -3,6 +3,8 @@ package proxy
 import (
 	"sync"
 	"time"
+
+	"github.com/rs/zerolog"
 )
 
 // sayAgain is how long a fault that goes on is counted before it is said again.
@@ -37,20 +39,31 @@ type outage struct {
 	said   repeated
 }
 
-// backendDown says once that a backend is down; further failed dials are summed.
+// backendDown says that a backend is down: once an outage, and where outages come
+// fast, not before the next line is due. Further failed dials are summed.
 func (srv *Server) backendDown(i int, err error) {
 	o := &srv.outages[i]
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.dials++
-	if !o.since.IsZero() {
+	if o.since.IsZero() {
+		o.since, o.silent = time.Now(), true
+	}
+	if !o.silent {
 		return
 	}
-	o.since, o.silent = time.Now(), true
 	o.said.say(func(more int) {
 		o.silent = false
-		srv.cfg.Log.Warn().Str("backend", srv.names[i]).Err(err).Int("repeated", more).Msg("backend is down")
+		summed(srv.cfg.Log.Warn(), more).Str("backend", srv.names[i]).Err(err).Msg("backend is down")
 	})
+}
+
+// summed adds how often a fault came unsaid.
+func summed(e *zerolog.Event, more int) *zerolog.Event {
+	if more > 0 {
+		e.Int("repeated", more)
+	}
+	return e
 }
 
 // backendUp says that it is up again, and for how long it was not.

@@ -42,12 +42,14 @@ func (r Reason) String() string { return reasonNames[r] }
 // client does is no fault.
 func (r Reason) ordinary() bool { return r == Done || r == ClientLeft || r == ClientReset }
 
-// The causes for which a client that waits gets no lease.
+// The causes for which a client that waits gets no lease, and errCut, for which a
+// session ends that has one.
 var (
 	errQueueFull      = errors.New("the queue is full")
 	errAcquireTimeout = errors.New("no backend connection within the acquire timeout")
 	errClientLeft     = errors.New("the client left")
 	errShutdown       = errors.New("the proxy is shutting down")
+	errCut            = errors.New("cut at the end of the drain")
 )
 
 // noBackendError is balance.ErrNone with what is known about the backends.

@@ -98,6 +98,7 @@ type Server struct {
 	served   []atomic.Int64 // sessions of each backend
 	outages  []outage
 	faults   repeated // of Accept
+	crowds   repeated // times at MaxClients
 
 	drainCtx context.Context // ends when Shutdown begins: nobody waits any more
 	drain    context.CancelCauseFunc
@@ -202,7 +203,7 @@ func (srv *Server) accept(ln engine.Listener) {
 			return
 		}
 		srv.faults.say(func(more int) {
-			srv.cfg.Log.Warn().Err(err).Int("repeated", more).Msg("cannot accept clients; trying on")
+			summed(srv.cfg.Log.Warn(), more).Err(err).Msg("cannot accept clients; trying on")
 		})
 		pause = min(max(2*pause, firstAcceptPause), lastAcceptPause)
 		srv.rest(pause)
@@ -220,8 +221,16 @@ const (
 func (srv *Server) admit() bool {
 	select {
 	case srv.clients <- struct{}{}:
-	case <-srv.drainCtx.Done():
-		return false
+	default:
+		srv.crowds.say(func(more int) {
+			summed(srv.cfg.Log.Warn(), more).Int("max_clients", cap(srv.clients)).
+				Msg("as many clients as there may be; more wait in the accept backlog")
+		})
+		select {
+		case srv.clients <- struct{}{}:
+		case <-srv.drainCtx.Done():
+			return false
+		}
 	}
 	for srv.starving.Load() > 0 && srv.drainCtx.Err() == nil {
 		srv.rest(firstAcceptPause)
@@ -263,7 +272,7 @@ func (srv *Server) Shutdown(ctx context.Context) error {
 	case <-srv.donec:
 		return nil
 	case <-ctx.Done():
-		srv.cut(errors.New("the drain timeout has passed"))
+		srv.cut(errCut)
 		<-srv.donec
 		return ctx.Err()
 	}

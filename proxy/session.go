@@ -137,8 +137,8 @@ func (s *session) log(reason Reason, err error) {
 		Stringer("client", s.client.RemoteAddr()).
 		Str("backend", s.backend).
 		Stringer("reason", reason).
-		Dur("wait_ms", s.wait).
-		Dur("total_ms", time.Since(s.start)).
+		Dur("wait_ms", s.wait.Round(time.Microsecond)).
+		Dur("total_ms", time.Since(s.start).Round(time.Microsecond)).
 		Int64("bytes_up", s.up).
 		Int64("bytes_down", s.down).
 		Bool("ready", s.ready).

@@ -81,10 +81,11 @@ func (d *direction) send(p []byte) error {
 }
 
 func (d *direction) write(p []byte) error {
+	var asks *turns // down asks nothing
 	if d.isUp {
-		d.relay.turns.ask()
+		asks = d.relay.turns
 	}
-	return d.dst.write(p, d.onMoved, d.onWait)
+	return d.dst.write(p, d.onMoved, d.onWait, asks)
 }
 
 // moved accounts for n bytes that the destination's kernel took.

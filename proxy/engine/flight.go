@@ -60,8 +60,12 @@ func (f *flight) begin(backend *netConn) {
 
 // send writes p, the next part of the flight.
 func (f *flight) send(d *direction, p []byte) error {
+	first := d.half.Taken == int64(len(p))
 	if !f.keep(p) {
 		return errStale
+	}
+	if first {
+		d.relay.keeps()
 	}
 	before := d.half.Moved
 	err := d.write(p)
@@ -110,7 +114,10 @@ func (f *flight) drop() {
 // not acknowledged it. Where that is not known it is kept until the backend
 // answers.
 func (f *flight) needed() bool {
-	if !f.open.Load() {
+	f.mu.Lock()
+	kept := len(f.buf)
+	f.mu.Unlock()
+	if kept == 0 || !f.open.Load() {
 		return false
 	}
 	if f.backend.raw != nil {

@@ -147,21 +147,22 @@ func (c *netConn) read(size int, t *turns) (*buffer, int, error) {
 }
 
 // write writes p, calls moved with each part that the kernel took, and waits
-// each time that it takes no more for now.
-func (c *netConn) write(p []byte, moved func(n int), waits func()) error {
+// each time that it takes no more for now. Each attempt asks.
+func (c *netConn) write(p []byte, moved func(n int), waits func(), t *turns) error {
 	c.writing.Store(true)
 	defer c.writing.Store(false)
-	err := c.writeParts(p, moved, waits)
+	err := c.writeParts(p, moved, waits, t)
 	if err != nil && !isInterrupt(err) {
 		c.failed.Store(&writeError{err})
 	}
 	return err
 }
 
-func (c *netConn) writeParts(p []byte, moved func(n int), waits func()) error {
+func (c *netConn) writeParts(p []byte, moved func(n int), waits func(), t *turns) error {
 	if c.raw != nil {
-		return c.raw.write(p, moved, waits)
+		return c.raw.write(p, moved, waits, t)
 	}
+	t.ask()
 	n, err := c.Conn.Write(p)
 	if n > 0 {
 		moved(n)

@@ -44,6 +44,7 @@ type relay struct {
 	held     int           // bytes in the kernel's two buffers at the last tick
 	stirred  time.Duration // when their number was last seen to change, or a FIN came, after start
 	flushEnd time.Time     // when a reset has waited long enough for the bytes before it
+	stallFor time.Duration // the next wait of tick while a write waits
 	stopped  bool          // both directions have been told to end
 	sealed   bool          // both have ended: the deadlines are not touched any more
 	end      End           // why, once stopped
@@ -51,7 +52,7 @@ type relay struct {
 }
 
 func newRelay(client, backend *netConn, cfg RelayConfig) *relay {
-	r := &relay{client: client, backend: backend, cfg: cfg, start: time.Now()}
+	r := &relay{client: client, backend: backend, cfg: cfg, start: time.Now(), stallFor: stallTick}
 	r.up = direction{relay: r, src: client, dst: backend, isUp: true, sizer: sizer{size: minBuffer}}
 	r.down = direction{relay: r, src: backend, dst: client, sizer: sizer{size: minBuffer}}
 	r.up.onMoved, r.down.onMoved = r.up.moved, r.down.moved
@@ -104,7 +105,9 @@ func (r *relay) finish() Result {
 		r.client.Abort()
 		r.backend.Abort()
 	case r.end == BackendReset, r.end == BackendFailed:
-		r.flush(r.client, r.down.half)
+		if !r.flush(r.client, r.down.half) && r.ctx.Err() != nil {
+			res.End, res.Err = Cut, context.Cause(r.ctx)
+		}
 		r.client.Abort()
 	case r.end == Quiet, res.Untouched():
 		res.Unacked = r.backend.unacked()
@@ -112,13 +115,36 @@ func (r *relay) finish() Result {
 	case r.end == ClientReset, r.end == ClientFailed:
 		r.flush(r.backend, r.up.half)
 		r.backend.Abort()
+	default:
+		r.part()
 	}
 	r.flight.drop()
-	if r.down.half.Moved < r.down.half.Taken && r.end != Stale {
-		r.client.Abort() // a FIN would pass what it got for the whole
-	}
 	return res
 }
+
+// part has two connections that finished, or timed out, closed without a false
+// word: no FIN
+// may pass what a peer got for the whole that the other side did not end. And what
+// the backend has not taken is not left to the kernel, which would keep the
+// connection open for it when its slot is free already.
+func (r *relay) part() {
+	if r.end == Finished {
+		if !r.flush(r.backend, r.up.half) {
+			r.backend.Abort()
+		}
+		return
+	}
+	owed := r.end == HalfCloseTimeout // one side has finished and had no end of the other
+	if owed && !r.down.half.FIN || r.down.half.Moved < r.down.half.Taken {
+		r.client.Abort()
+	}
+	if owed && !r.up.half.FIN || r.up.half.Moved < r.up.half.Taken || r.backend.unacked() > finOnly {
+		r.backend.Abort()
+	}
+}
+
+// finOnly is how much the kernel holds where only the FIN is not acknowledged.
+const finOnly = 1
 
 // conclude finds the end where nothing stopped the directions (each ended by
 // itself, with a FIN or because its destination failed), and where the client
@@ -139,20 +165,24 @@ func (r *relay) conclude() {
 const flushTime = time.Second
 
 // flush waits until the peer's kernel has acknowledged what was written to c,
-// since a reset discards what has not arrived. Where a FIN came before the failure
-// the peer is owed all of it, however slowly it reads: then the wait is as long as
-// a half-closed session may last.
-func (r *relay) flush(c *netConn, written Half) {
+// since a reset discards what has not arrived, and reports whether it has. Where a
+// FIN came behind it the peer is owed all of it, however slowly it reads: then the
+// wait is as long as a half-closed session may last. A cut ends it.
+func (r *relay) flush(c *netConn, written Half) bool {
 	if written.Moved == 0 {
-		return
+		return true
 	}
 	if written.FIN && r.flushEnd.IsZero() {
 		r.flushEnd = time.Now().Add(max(flushTime, r.cfg.HalfCloseTimeout))
 	}
-	for pause := time.Millisecond; c.unacked() > 0 && !c.closed() && !r.flushed() && r.ctx.Err() == nil; {
+	for pause := time.Millisecond; c.unacked() > finOnly && !c.closed(); {
+		if r.flushed() || r.ctx.Err() != nil {
+			return false
+		}
 		time.Sleep(pause)
 		pause = min(2*pause, 50*time.Millisecond)
 	}
+	return true
 }
 
 // flushed reports whether the time is up that the bytes before a reset have.

@@ -117,8 +117,8 @@ func (r *rawIO) readOnce(fd uintptr) bool {
 	return true
 }
 
-func (r *rawIO) write(p []byte, moved func(int), waits func()) error {
-	r.out.p, r.out.moved, r.out.waits, r.out.err = p, moved, waits, nil
+func (r *rawIO) write(p []byte, moved func(int), waits func(), t *turns) error {
+	r.out.p, r.out.moved, r.out.waits, r.out.turns, r.out.err = p, moved, waits, t, nil
 	err := r.conn.Write(r.tryWrite)
 	r.out.p, r.out.moved, r.out.waits = nil, nil, nil
 	if err == nil {
@@ -130,6 +130,7 @@ func (r *rawIO) write(p []byte, moved func(int), waits func()) error {
 // writeSome reports whether the write is done; if not, the poller waits.
 func (r *rawIO) writeSome(fd uintptr) bool {
 	for len(r.out.p) > 0 {
+		r.out.turns.ask()
 		n, err := ignoringEINTR(func() (int, error) { return unix.Write(int(fd), r.out.p) })
 		if err == unix.EAGAIN {
 			r.out.waits()

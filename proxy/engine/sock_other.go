@@ -17,7 +17,7 @@ type rawIO struct{}
 func newRawIO(net.Conn) *rawIO { return nil }
 
 func (*rawIO) read(int, *turns) (*buffer, int, error)         { panic("unreachable") }
-func (*rawIO) write([]byte, func(int), func()) error          { panic("unreachable") }
+func (*rawIO) write([]byte, func(int), func(), *turns) error  { panic("unreachable") }
 func (*rawIO) wait(func(bool, error) bool)                    { panic("unreachable") }
 func (*rawIO) peek() (bool, error)                            { panic("unreachable") }
 func (*rawIO) failure() error                                 { panic("unreachable") }

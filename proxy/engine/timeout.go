@@ -2,6 +2,7 @@ package engine
 
 import (
 	"io"
+	"syscall"
 	"time"
 )
 
@@ -31,9 +32,6 @@ func (r *relay) startTimer() {
 	if d == 0 {
 		d = noLimit
 	}
-	if r.flight.open.Load() {
-		d = min(d, flightTick)
-	}
 	r.timer = time.AfterFunc(d, r.tick)
 }
 
@@ -44,9 +42,13 @@ const noLimit = time.Hour
 // flightTick is how often tick looks whether a flight need still be kept.
 const flightTick = time.Second
 
-// stallTick is how often tick looks while a write waits: nobody reads what that
-// comes from, so that a reset there is not seen otherwise.
-const stallTick = 200 * time.Millisecond
+// stallTick is how soon tick looks while a write waits: nobody reads what that
+// comes from, so that a reset there is not seen otherwise. While the write waits
+// on, the looks become rarer.
+const (
+	stallTick     = 200 * time.Millisecond
+	lastStallTick = 5 * time.Second
+)
 
 // tick ends the relay when its time is up, and otherwise comes again. All it goes
 // by is looked at under the lock: who changes any of it and then calls look is
@@ -58,9 +60,12 @@ func (r *relay) tick() {
 		return
 	}
 	if d := r.lostSource(); d != nil && r.flushed() {
-		err := d.src.raw.failure()
-		r.stopLocked(d.failure(err), err)
-		return
+		// EPIPE is what a reset behind a FIN leaves: all that came before the FIN
+		// is there to be read, and once the error is taken the FIN is too.
+		if err := d.src.raw.failure(); err != syscall.EPIPE {
+			r.stopLocked(d.failure(err), err)
+			return
+		}
 	}
 	limit, end := r.limit()
 	wait := limit - r.idle(end)
@@ -74,7 +79,8 @@ func (r *relay) tick() {
 		wait = min(wait, limit/8) // to know when they went
 	}
 	if r.stalled() {
-		wait = min(wait, stallTick)
+		wait = min(wait, r.stallFor)
+		r.stallFor = min(2*r.stallFor, lastStallTick)
 	}
 	if r.flight.needed() {
 		wait = min(wait, flightTick)
@@ -106,8 +112,22 @@ func (r *relay) halfClosed() {
 
 // waits is called when a write has to wait.
 func (r *relay) waits() {
-	if r.watchful.CompareAndSwap(false, true) {
-		r.look()
+	if !r.watchful.CompareAndSwap(false, true) {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stallFor = stallTick
+	r.lookLocked()
+}
+
+// keeps is called when the first bytes of a flight are kept: tick looks in a while
+// whether they need still be.
+func (r *relay) keeps() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if d, _ := r.limit(); r.timer != nil && !r.sealed && (d == 0 || d > flightTick) {
+		r.timer.Reset(flightTick)
 	}
 }
 

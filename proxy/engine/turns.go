@@ -7,13 +7,13 @@ import "sync"
 // overtakes it would pass for the answer. A nil turns orders nothing.
 type turns struct {
 	mu       sync.Mutex // never held while waiting
-	asked    int64      // writes that have begun
+	asked    int64      // attempts to write
 	seen     int64      // asked before the last read
 	answered int64      // asked before the last byte that moved down was read
 	taken    bool       // bytes were read, and are being delivered
 }
 
-// ask begins a write.
+// ask begins an attempt to write.
 func (t *turns) ask() {
 	if t == nil {
 		return
@@ -60,8 +60,8 @@ func (t *turns) delivered() {
 	t.taken = false
 }
 
-// settled reports whether each write has been answered since, and all answers
-// have been delivered.
+// settled reports whether a byte has been read from the backend since the last
+// attempt to write to it, and all that was read has been delivered.
 func (t *turns) settled() bool {
 	if t == nil {
 		return false
