@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -364,3 +365,47 @@ func visit(f *front, rnd *rand.Rand) {
 		}
 	}
 }
+
+// A backend that does not read must not be left with the connections of sessions
+// that have ended: their slots are free, and it gets new ones.
+func TestConnectionThatABackendDoesNotReadEndsWithItsSlot(t *testing.T) {
+	tests := []struct {
+		name   string
+		ends   func(cfg *Config)
+		client func(t *testing.T, c, backend proxytest.Conn)
+		reason Reason
+	}{
+		{name: "at the idle timeout", ends: func(cfg *Config) { cfg.SessionIdleTimeout = 300 * time.Millisecond },
+			client: func(_ *testing.T, c, _ proxytest.Conn) { upload(c, 64<<20) }, reason: IdleTimeout},
+		{name: "when both sides have finished", ends: func(cfg *Config) { cfg.HalfCloseTimeout = 300 * time.Millisecond },
+			client: func(t *testing.T, c, backend proxytest.Conn) {
+				backend.CloseWrite()
+				wantAll(t, c, "")
+				upload(c, 2<<20)
+				c.CloseWrite()
+			}, reason: Done},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			be, conns := puppets(t, 1)
+			cfg := config(be)
+			tt.ends(&cfg)
+			f := start(t, cfg)
+			c := f.dial(t)
+			held := proxytest.Receive(t, conns, "a connection")
+			sent := make(chan struct{})
+			go func() {
+				defer close(sent)
+				tt.client(t, c, held)
+			}()
+			f.ended(t, tt.reason, 1)
+			if _, err := io.Copy(io.Discard, held); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the backend read to %v; want a reset: it has not got all", err)
+			}
+			c.Close()
+			proxytest.Receive(t, sent, "the client's end")
+		})
+	}
+}
+
+func upload(c proxytest.Conn, n int) { c.Write(make([]byte, n)) }

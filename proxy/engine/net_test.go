@@ -314,3 +314,31 @@ func TestFlightIsKeptUntilTheBackendsKernelHasIt(t *testing.T) {
 		t.Error("the request is still kept")
 	}
 }
+
+// A byte of the backend's that comes while a write to it waits is no answer to the
+// rest of that write.
+func TestByteDuringAWriteThatWaitsIsNoAnswer(t *testing.T) {
+	b := newBench(t, func(cfg Config) Engine { return NewNet(cfg) })
+	cc, client := b.client("tcp")
+	bc, backend := stalled(b)
+	r := b.relay(cc, bc, RelayConfig{KeepQuiet: 20 * time.Millisecond, HalfCloseTimeout: time.Second})
+	total, waits := 0, 0
+	for chunk := make([]byte, 60<<10); waits < 10; total += len(chunk) {
+		if _, err := client.Write(chunk); err != nil {
+			t.Fatal(err)
+		}
+		for waits = 0; waits < 10; waits++ { // writing for 100 ms: it waits
+			pause(10 * time.Millisecond)
+			if !bc.(*netConn).writing.Load() {
+				break
+			}
+		}
+	}
+	write(t, backend, "p")
+	expect(t, client, "p")
+	if _, err := io.CopyN(io.Discard, backend, int64(total)); err != nil {
+		t.Fatal(err)
+	}
+	client.CloseWrite()
+	expectEnd(t, r.close(), HalfCloseTimeout) // the reply is owed
+}

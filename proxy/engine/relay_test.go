@@ -357,6 +357,31 @@ func testReset(t *testing.T, newEngine func(Config) Engine) {
 		proxytest.Receive(t, ended, "the relay to end")
 	})
 
+	t.Run("one byte after the backend's FIN does not cost the rest of its reply", func(t *testing.T) {
+		t.Parallel()
+		b := newBench(t, newEngine)
+		probe := b.session("tcp", "tcp", RelayConfig{})
+		size := (fill(t, probe.backend) - outQueue(t, probe.backend)) * 3 / 4 // most of what fits on the way
+		probe.cut(nil)
+		probe.close()
+		s := b.session("tcp", "tcp", RelayConfig{HalfCloseTimeout: 10 * time.Second})
+		up, down := newStream(1), newStream(2)
+		write(t, s.client, string(up[:10]))
+		expect(t, s.backend, string(up[:10]))
+		down.send(s.backend, size, fixed(size))
+		awaitAcked(t, s.backend)
+		s.backend.Close() // everything was read: a FIN
+		pause(50 * time.Millisecond)
+		write(t, s.client, "x") // is answered with a reset
+		ended := async(s.close)
+		pause(2 * flushTime)
+		if n, err := down.receive(s.client, 32<<10); n != size {
+			t.Errorf("client got %d bytes, %v; want %d", n, err, size)
+		}
+		s.client.Close()
+		proxytest.Receive(t, ended, "the relay to end")
+	})
+
 	t.Run("a cut does not wait for a client that does not read", func(t *testing.T) {
 		t.Parallel()
 		s := newBench(t, newEngine).session("tcp", "tcp", RelayConfig{HalfCloseTimeout: time.Minute})
