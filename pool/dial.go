@@ -88,7 +88,7 @@ func (p *Pool) construct(ctx context.Context) (*pooled, error) {
 // has, and draws the conclusions about the backend's health. Anybody may have the
 // connection by now: only what never changes and its atomics may be looked at.
 func (p *Pool) create(ahead bool) (*pooled, error) {
-	generation, start := p.generation.Load(), time.Now()
+	epoch, start := p.epoch.Load(), time.Now()
 	p.counters.dials.Add(1)
 	o := &order{ahead: ahead}
 	err := p.puddle.CreateResource(context.WithValue(p.ctx, orderKey{}, o))
@@ -103,7 +103,7 @@ func (p *Pool) create(ahead bool) (*pooled, error) {
 		p.counters.dialErrors.Add(1)
 	default:
 		p.counters.dialErrors.Add(1)
-		p.down(generation, err)
+		p.down(epoch, err)
 	}
 	return o.made, err
 }

@@ -151,6 +151,7 @@ type Pool struct {
 	nudgec     chan struct{} // buffered(1): a sweep is due
 	due        due           // when the next sweep is
 	generation atomic.Int64  // raised when the backend goes down: older connections are not trusted
+	epoch      atomic.Int64  // raised when it goes down or comes up: an older dial's failure tells nothing
 	rest       rest          // of dialing ahead
 	counters   counters
 

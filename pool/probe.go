@@ -13,16 +13,17 @@ const (
 	lastBackoff  = 5 * time.Second
 )
 
-// down takes the backend out of the choice after a dial that began in
-// generation failed, and starts the prober. A dial that began before the backend
-// was last found down tells nothing new.
-func (p *Pool) down(generation int64, err error) {
+// down takes the backend out of the choice after a dial that began in epoch failed,
+// and starts the prober. A dial that began before the backend last went down, or
+// came up, tells nothing new.
+func (p *Pool) down(epoch int64, err error) {
 	p.health.Lock()
 	defer p.health.Unlock()
-	if p.generation.Load() != generation || p.probing {
+	if p.epoch.Load() != epoch || p.probing {
 		return
 	}
 	p.probing = true
+	p.epoch.Add(1)
 	p.generation.Add(1)
 	p.cfg.Slots.Down(err)
 	p.nudge() // closes the idle connections, which are of an older generation now
@@ -34,6 +35,7 @@ func (p *Pool) up() {
 	p.health.Lock()
 	defer p.health.Unlock()
 	p.probing = false
+	p.epoch.Add(1)
 	p.cfg.Slots.Up()
 }
 

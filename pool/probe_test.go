@@ -222,7 +222,7 @@ func TestDownComesAfterUp(t *testing.T) {
 		once.Do(func() {
 			go func() {
 				defer close(failed)
-				r.down(r.generation.Load(), syscall.ECONNREFUSED)
+				r.down(r.epoch.Load(), syscall.ECONNREFUSED)
 			}()
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
@@ -297,5 +297,20 @@ func TestAProberWithoutASlotTriesOn(t *testing.T) {
 			t.Error("still down, with a slot for a probe")
 		}
 		r.slots.move(dialing, free)
+	})
+}
+
+func TestADialOfAnOutageTellsNothingOnceItIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := running(t, nil)
+		synctest.Wait()
+		r.breaks()
+		epoch := r.epoch.Load() // a client dials
+		r.back.whenDialed(nil)
+		time.Sleep(2 * lastBackoff)
+		r.down(epoch, syscall.ECONNREFUSED) // its dial has failed at last
+		if n := r.downs(); n != 1 {
+			t.Errorf("the backend went down %d times, want once", n)
+		}
 	})
 }

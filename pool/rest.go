@@ -37,7 +37,7 @@ func (r *rest) begin(now time.Time) {
 	r.until = now.Add(localRest)
 }
 
-// ended learns how a virgin connection ended that nobody used. An early end
+// ended learns how a connection dialed ahead ended, used or not. An early end
 // makes dialing ahead rest, longer each time, with the back-off of the prober.
 func (r *rest) ended(early bool) {
 	r.mu.Lock()
@@ -48,7 +48,9 @@ func (r *rest) ended(early bool) {
 	case r.next == 0:
 		r.next = firstBackoff
 	default:
-		r.until = time.Now().Add(r.next)
+		if until := time.Now().Add(r.next); until.After(r.until) {
+			r.until = until
+		}
 		r.next = min(2*r.next, lastBackoff)
 	}
 }

@@ -145,14 +145,25 @@ func TestDescriptorsThatRunOutStopNobody(t *testing.T) {
 		running = append(running, conn)
 	}
 	var newcomers sync.WaitGroup
+	warned := make(chan struct{})
 	for range 15 { // for whom there are enough once those that run have gone
 		newcomers.Go(func() {
-			if !served(addr.String()) {
-				t.Error("a newcomer was not served")
+			conn, err := net.Dial("tcp", addr.String())
+			if err != nil {
+				t.Error(err)
+				return
 			}
+			defer conn.Close()
+			conn.SetDeadline(time.Now().Add(20 * time.Second))
+			io.WriteString(conn, "ping")
+			if _, err := io.ReadFull(conn, make([]byte, 4)); err != nil {
+				t.Errorf("a newcomer was not served: %v", err)
+			}
+			<-warned // or those that are quick would leave enough for the slow
 		})
 	}
 	proxytest.Eventually(t, "the warning", func() bool { return len(c.book.with("cannot accept clients; trying on")) > 0 })
+	close(warned)
 
 	before, second := c.processorTime(t), time.Now()
 	for pause := time.NewTicker(50 * time.Millisecond); time.Since(second) < time.Second; <-pause.C {

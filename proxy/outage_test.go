@@ -62,5 +62,11 @@ func TestOutageIsSaidOnceAndEndsOnce(t *testing.T) {
 		}
 		srv.backendUp(0)
 		want("up at last", 2, 2)
+		time.Sleep(time.Second)
+		down()
+		want("down once more a moment later", 2, 2)
+		time.Sleep(sayAgain)
+		down() // a failed dial of the same outage
+		want("and still down when a line is due", 3, 2)
 	})
 }

@@ -24,6 +24,7 @@ type dispatcher struct {
 	mu      sync.Mutex
 	bal     *balance.Balancer
 	waiters list.List // of *waiter, by ticket: the oldest session first
+	waited  bool      // somebody waits, or did when the lock was last given back
 	closed  bool      // nobody waits or dials ahead any more
 	health  []health
 	all     []int // every backend
@@ -123,7 +124,7 @@ func (d *dispatcher) wait(ctx context.Context, c claim) (balance.Choice, error) 
 // one, it returns that and a nil element.
 func (d *dispatcher) join(w *waiter) (*list.Element, balance.Choice, error) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
+	defer d.unlock()
 	choice, err := d.pickLocked(w.claim)
 	if !errors.Is(err, balance.ErrFull) {
 		return nil, choice, err
@@ -143,7 +144,7 @@ func (d *dispatcher) join(w *waiter) (*list.Element, balance.Choice, error) {
 // granted meanwhile goes back.
 func (d *dispatcher) leave(elem *list.Element) {
 	d.mu.Lock()
-	defer d.unlock(d.all...)
+	defer d.unlock(d.all...) // a slot that was granted goes back, too
 	w := elem.Value.(*waiter)
 	select {
 	case g := <-w.grantc: // it is out of the queue already
@@ -221,6 +222,10 @@ func (d *dispatcher) move(i int, from, to balance.State) {
 // told that they may have room to dial ahead: while one waited, they had not.
 func (d *dispatcher) unlock(backends ...int) {
 	waiting := d.waiters.Len() > 0
+	if d.waited && !waiting {
+		backends = d.all // each may have been refused meanwhile
+	}
+	d.waited = waiting
 	d.mu.Unlock()
 	if waiting {
 		return
@@ -298,7 +303,7 @@ func (s slots) AheadDone(ok bool) {
 		return
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	s.bal.Move(s.backend, balance.DialingAhead, balance.Idle)
 	s.recover(s.backend)
 	s.serve()
@@ -324,7 +329,7 @@ func (s slots) Down(err error) {
 	s.bal.SetDown(s.backend, true)
 	s.health[s.backend] = health{err: err}
 	s.refuse()
-	s.mu.Unlock()
+	s.unlock()
 	s.events.backendDown(s.backend, err)
 }
 
@@ -336,7 +341,7 @@ func (s slots) Up() {
 	s.bal.LimitDials(s.backend, s.parallel)
 	s.health[s.backend] = health{recovering: s.parallel}
 	s.serve()
-	s.mu.Unlock()
+	s.unlock()
 	s.events.backendUp(s.backend)
 }
 

@@ -580,3 +580,23 @@ type roomEvents struct {
 }
 
 func (r *roomEvents) backendHasRoom(i int) { r.backends = append(r.backends, i) }
+
+// While the last waiter stood in the queue every backend was refused its dials
+// ahead, not only the one that has served it.
+func TestAllPoolsHearOfRoomOnceTheLastWaiterIsServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newTestDispatcher(t, 4, 10, 1, 1)
+		heard := &roomEvents{}
+		d.events = heard
+		d.bal.Move(1, balance.Free, balance.Leased)
+		go d.wait(t.Context(), claim{ticket: 1, tried: []int{0}})
+		synctest.Wait()
+		if (slots{d, 0}).Ahead(1) {
+			t.Error("dialed ahead while somebody waits")
+		}
+		d.move(1, balance.Leased, balance.Idle)
+		if !slices.Contains(heard.backends, 0) {
+			t.Errorf("heard of room at %v, want 0 among them", heard.backends)
+		}
+	})
+}

@@ -73,6 +73,8 @@ func refusal(err error) Reason {
 		return QueueFull
 	case errors.Is(err, errShutdown):
 		return Refused
+	case errors.Is(err, errCut):
+		return Cut
 	case errors.Is(err, balance.ErrNone):
 		return NoBackend
 	case pool.IsLocal(err):

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -114,6 +115,9 @@ type Server struct {
 func New(cfg Config) (*Server, error) {
 	if cfg.Engine == nil {
 		return nil, errors.New("proxy: Engine is required")
+	}
+	if cfg.ReuseQuiet > 0 && runtime.GOOS != "linux" {
+		return nil, errors.New("--reuse quiet needs Linux: elsewhere nothing tells whether bytes wait on a connection")
 	}
 	srv := &Server{cfg: cfg, outages: make([]outage, len(cfg.Backends)), served: make([]atomic.Int64, len(cfg.Backends)), donec: make(chan struct{})}
 	srv.clients = make(chan struct{}, srv.maxClients())

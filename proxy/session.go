@@ -46,6 +46,9 @@ func (s *session) serve() {
 	l, err := s.acquire()
 	s.wait += time.Since(begin)
 	if err != nil {
+		if s.stale > 0 {
+			s.client.Abort() // it was established: a FIN would pass for the backend's
+		}
 		s.end(refusal(err), err)
 		return
 	}

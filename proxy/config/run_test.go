@@ -188,7 +188,7 @@ func TestBadInputIsOneOrTwoLinesAndStatus2(t *testing.T) {
 		{line: "--lisen :1", stderr: "unknown flag --lisen (did you mean --listen?)\n" + see},
 		{line: "--drain 3s", stderr: "unknown flag --drain (did you mean --drain-timeout?)\n" + see},
 		{line: "--zebra", stderr: "unknown flag --zebra\n" + see},
-		{line: "-x", stderr: "unknown flag --x\n" + see},
+		{line: "-x", stderr: "unknown flag -x\n" + see},
 		{line: "---x", stderr: "bad flag syntax: ---x\n" + see},
 		{line: "echo --backend a:1", stderr: "unknown flag --backend\nsee forebay echo --help\n"},
 		{line: "load --request 3", stderr: "unknown flag --request (did you mean --requests?)\nsee forebay load --help\n"},

@@ -73,7 +73,11 @@ func unknownFlag(command, name string, ss settings) error {
 	for _, s := range ss {
 		names = append(names, s.name)
 	}
-	return seeHelp(command, "unknown flag --%s%s", printable(name), didYouMean("--", closest(name, names)))
+	dashes := "--"
+	if len(name) == 1 {
+		dashes = "-"
+	}
+	return seeHelp(command, "unknown flag %s%s%s", dashes, printable(name), didYouMean("--", closest(name, names)))
 }
 
 func didYouMean(dashes, name string) string {
