@@ -77,7 +77,8 @@ type Config struct {
 	HalfCloseTimeout   time.Duration
 
 	// ReuseQuiet is how long a session must have been quiet at its end for its
-	// connection to serve another client; see verdict. Zero means never.
+	// connection to serve another client; see verdict. Zero means never. It
+	// needs Linux.
 	ReuseQuiet time.Duration
 }
 
@@ -252,7 +253,7 @@ func (srv *Server) rest(d time.Duration) {
 }
 
 // forget is the last thing of a session.
-func (srv *Server) forget(*session) {
+func (srv *Server) forget() {
 	srv.running.Add(-1)
 	<-srv.clients
 	srv.sessions.Done()

@@ -122,7 +122,7 @@ func (s *session) end(reason Reason, err error) {
 	s.client.Close()
 	s.srv.counters.ended(s, reason)
 	s.log(reason, err)
-	s.srv.forget(s)
+	s.srv.forget()
 }
 
 // log says how the session ended: faults and refusals at info, ordinary ends at

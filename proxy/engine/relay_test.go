@@ -360,10 +360,7 @@ func testReset(t *testing.T, newEngine func(Config) Engine) {
 	t.Run("one byte after the backend's FIN does not cost the rest of its reply", func(t *testing.T) {
 		t.Parallel()
 		b := newBench(t, newEngine)
-		probe := b.session("tcp", "tcp", RelayConfig{})
-		size := (fill(t, probe.backend) - outQueue(t, probe.backend)) * 3 / 4 // most of what fits on the way
-		probe.cut(nil)
-		probe.close()
+		const size = 2 << 20 // fits on the way, whatever the kernel gives
 		s := b.session("tcp", "tcp", RelayConfig{HalfCloseTimeout: 10 * time.Second})
 		up, down := newStream(1), newStream(2)
 		write(t, s.client, string(up[:10]))
@@ -769,8 +766,10 @@ func heapSize() uint64 {
 
 func residentSize(t testing.TB) int64 {
 	b, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		t.Skip(err)
+	if err != nil && runtime.GOOS == "linux" {
+		t.Fatal(err)
+	} else if err != nil {
+		t.Skip("needs /proc: ", err)
 	}
 	pages, err := strconv.ParseInt(strings.Fields(string(b))[1], 10, 64)
 	if err != nil {
@@ -781,8 +780,10 @@ func residentSize(t testing.TB) int64 {
 
 func descriptors(t testing.TB) int {
 	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Skip(err)
+	if err != nil && runtime.GOOS == "linux" {
+		t.Fatal(err)
+	} else if err != nil {
+		t.Skip("needs /proc: ", err)
 	}
 	return len(entries)
 }
