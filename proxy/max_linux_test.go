@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -399,8 +398,11 @@ func TestConnectionThatABackendDoesNotReadEndsWithItsSlot(t *testing.T) {
 				tt.client(t, c, held)
 			}()
 			f.ended(t, tt.reason, 1)
-			if _, err := io.Copy(io.Discard, held); !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("the backend read to %v; want a reset: it has not got all", err)
+			held.SetDeadline(time.Now().Add(3 * time.Second))
+			// A reset, or nothing where the kernel did not take the reset (its number
+			// may not fit after dropped data, RFC 5961); a plain close gives a FIN.
+			if _, err := io.Copy(io.Discard, held); err == nil {
+				t.Error("the backend read to a FIN, and has not got all")
 			}
 			c.Close()
 			proxytest.Receive(t, sent, "the client's end")
