@@ -13,7 +13,7 @@ func (p *Pool) TopUp() {
 		return
 	}
 	want := p.wanted(time.Now())
-	for want > 0 && p.cfg.Slots.Ahead(want) {
+	for want > 0 && p.rest.unless(func() bool { return p.cfg.Slots.Ahead(want) }) {
 		p.wg.Go(p.dialAhead)
 	}
 }

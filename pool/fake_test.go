@@ -119,6 +119,7 @@ type fakeConn struct {
 	endedAt   time.Time     // when bytes or end was said
 	changed   chan struct{} // closed at a change, and replaced
 	watched   bool
+	watches   int
 	isClosed  bool
 	closedAt  time.Time
 	timers    []*time.Timer
@@ -146,6 +147,7 @@ func (c *fakeConn) Watch(f func(bytes bool, end error) bool) (stop func()) {
 		c.b.t.Errorf("watch of a connection that is watched (%v) or closed (%v)", c.watched, c.isClosed)
 	}
 	c.watched = true
+	c.watches++
 	stopc, donec := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(donec)

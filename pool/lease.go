@@ -59,6 +59,9 @@ type Lease struct {
 // Conn returns the leased connection, as Config.Dial made it.
 func (l *Lease) Conn() Conn { return l.res.Value().conn }
 
+// Used reports whether a byte of a client has passed on the connection.
+func (l *Lease) Used() bool { return l.res.Value().used }
+
 // Keep gives the connection back, for another client. used tells that a byte of
 // this client's session has passed on it. Keep reports false where the
 // connection is not fit to be kept (its time is up, its backend has ended it):
@@ -73,12 +76,17 @@ func (l *Lease) Keep(used bool) bool {
 		return false
 	}
 	if reason := p.unfit(c, now); reason != fit {
+		p.show(c, reason)
 		l.Close(reason)
 		return false
 	}
 	c.layIdle.Store(true)
-	p.watch(c)
 	at, _ := p.expiry(c)
+	if !c.used {
+		p.watch(c)
+	} else if c.ended.Store(false); now.Add(watchAfter).Before(at) {
+		at = now.Add(watchAfter) // the sweep will
+	}
 	l.res.Release()
 	p.entered(c, at)
 	return true

@@ -125,6 +125,14 @@ type Config struct {
 	// stops waiting does not cancel it.
 	DialTimeout time.Duration
 
+	// Silent tells that backends never speak first: bytes on a connection that
+	// lies idle are then stray on a virgin one too.
+	Silent bool
+
+	// Stray, if not nil, is shown a connection on which stray bytes have come, before
+	// it is closed.
+	Stray func(Conn)
+
 	// Dial opens a connection.
 	Dial func(ctx context.Context) (Conn, error)
 
@@ -148,7 +156,8 @@ type Pool struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // dials and the prober
 
-	nudgec     chan struct{} // buffered(1): a sweep is due
+	nudgec     chan struct{} // buffered(1): Run shall look
+	urgent     atomic.Bool   // a sweep is due now, whatever due says
 	due        due           // when the next sweep is
 	generation atomic.Int64  // raised when the backend goes down: older connections are not trusted
 	epoch      atomic.Int64  // raised when it goes down or comes up: an older dial's failure tells nothing
@@ -199,8 +208,10 @@ func (p *Pool) Run(ctx context.Context) {
 		case <-p.nudgec:
 		case <-timer.C:
 		}
-		p.sweep(time.Now())
-		p.TopUp()
+		if now := time.Now(); p.urgent.Swap(false) || !now.Before(p.due.at()) {
+			p.sweep(now)
+			p.TopUp()
+		}
 		timer.Reset(time.Until(p.due.at()))
 	}
 }
@@ -212,11 +223,17 @@ func (p *Pool) close() {
 	p.puddle.Close()
 }
 
-// nudge has Run sweep soon.
+// nudge has Run sweep now.
 func (p *Pool) nudge() {
+	p.urgent.Store(true)
+	p.wake()
+}
+
+// wake has Run look at when the next sweep is due.
+func (p *Pool) wake() {
 	select {
 	case p.nudgec <- struct{}{}:
-	default: // one is due already
+	default: // it will
 	}
 }
 
@@ -248,10 +265,18 @@ func (p *Pool) pop(dialed bool) *Lease {
 	c := res.Value()
 	c.unwatch()
 	if reason := p.unfit(c, time.Now()); reason != fit && (c.layIdle.Load() || !dialed) {
+		p.show(c, reason)
 		p.destroy(res, reason)
 		return nil
 	}
 	return &Lease{pool: p, res: res, Ready: c.layIdle.Load()}
+}
+
+// show shows a connection on which bytes came while it lay idle.
+func (p *Pool) show(c *pooled, reason Reason) {
+	if reason == StrayBytes && p.cfg.Stray != nil {
+		p.cfg.Stray(c.conn)
+	}
 }
 
 // destroy closes a connection that is out of the idle set, and frees its place

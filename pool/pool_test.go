@@ -110,6 +110,9 @@ func TestRunClosesWhatIsUnfit(t *testing.T) {
 				if !c.closed() {
 					c.says(tt.bytes, tt.end)
 				}
+				if tt.bytes || tt.end != nil {
+					time.Sleep(watchAfter)
+				}
 				synctest.Wait()
 				if got, want := c.closed(), tt.want != fit; got != want {
 					t.Errorf("closed: %v, want %v", got, want)

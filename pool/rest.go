@@ -30,6 +30,14 @@ func (r *rest) over() time.Time {
 	return r.until
 }
 
+// unless does f and returns what it does, unless there is a rest: none begins
+// meanwhile.
+func (r *rest) unless(f func() bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !time.Now().Before(r.until) && f()
+}
+
 // begin rests after a fault of this machine.
 func (r *rest) begin(now time.Time) {
 	r.mu.Lock()

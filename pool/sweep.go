@@ -16,12 +16,13 @@ const sweepAgain = 10 * time.Millisecond
 
 // watch has the pool told when the backend ends an idle connection, or sends
 // bytes that nobody asked for. On a virgin connection bytes are the greeting of
-// a server that speaks first: they stay in the kernel for its first client.
+// a server that speaks first (unless Config.Silent): they stay in the kernel for
+// its first client.
 func (p *Pool) watch(c *pooled) {
-	used := c.used
+	stray := p.stray(c)
 	c.ended.Store(false)
 	c.stopWatch = c.conn.Watch(func(bytes bool, end error) bool {
-		if end == nil && !(bytes && used) {
+		if end == nil && !(bytes && stray) {
 			return true
 		}
 		c.ended.Store(true)
@@ -29,6 +30,14 @@ func (p *Pool) watch(c *pooled) {
 		return false
 	})
 }
+
+// watchAfter is how long a used connection lies idle before it is watched. A busy one
+// is leased again before that; it is looked at then.
+const watchAfter = 100 * time.Millisecond
+
+// stray reports whether bytes that come while the connection lies idle belong to
+// nobody.
+func (p *Pool) stray(c *pooled) bool { return c.used || p.cfg.Silent }
 
 // unfit tells why an idle connection may not serve a client; fit where it may.
 func (p *Pool) unfit(c *pooled, now time.Time) Reason {
@@ -41,7 +50,7 @@ func (p *Pool) unfit(c *pooled, now time.Time) Reason {
 	switch bytes, end := c.conn.Peek(); {
 	case end != nil:
 		return BackendClosed
-	case bytes && c.used:
+	case bytes && p.stray(c):
 		return StrayBytes
 	}
 	return fit
@@ -81,7 +90,7 @@ func (p *Pool) sweep(now time.Time) {
 // Run. A zero t asks for nothing.
 func (p *Pool) sweepAt(t time.Time) {
 	if !t.IsZero() && p.due.lower(t) {
-		p.nudge()
+		p.wake()
 	}
 }
 
@@ -123,6 +132,7 @@ func (d *due) lower(t time.Time) bool {
 // leave. So do those that are not counted as idle yet.
 func (p *Pool) closeIdle(verdict func(*pooled) Reason) {
 	for _, u := range p.takeUnfit(verdict) {
+		p.show(u.res.Value(), u.reason)
 		p.destroy(u.res, u.reason)
 		p.cfg.Slots.Expired()
 	}
@@ -147,7 +157,7 @@ func (p *Pool) takeUnfit(verdict func(*pooled) Reason) (out []unfitConn) {
 			p.due.lower(time.Now().Add(sweepAgain))
 		}
 		if c.stopWatch == nil {
-			p.watch(c) // it was dialed for a client, who may have left
+			p.watch(c) // nobody has come for it at once
 		}
 		res.ReleaseUnused()
 	}
