@@ -36,12 +36,15 @@ may_import balance
 may_import pool
 may_import proxy/engine
 may_import proxy/config
+may_import proxy/frame
 may_import proxy balance pool proxy/engine
 may_import proxy/proxytest
 may_import proxy/loadtest proxy proxy/engine
-# balance is pure: the standard library alone.
-n=$(go list -deps -f '{{if not .Standard}}{{.ImportPath}}{{end}}' ./balance | wc -l)
-[ "$n" -eq 1 ] || fail "balance must import only the standard library"
+# These are pure: the standard library alone.
+for pkg in balance proxy/frame; do
+  n=$(go list -deps -f '{{if not .Standard}}{{.ImportPath}}{{end}}' "./$pkg" | wc -l)
+  [ "$n" -eq 1 ] || fail "$pkg must import only the standard library"
+done
 
 step "modules"
 go mod tidy -diff
