@@ -19,17 +19,17 @@ func (b *buffer) put() { b.pool.Put(b) }
 
 var bufferPools = [...]sync.Pool{{}, {}, {}, {}} // 4, 16, 64 and 256 KiB
 
-// getBuffer returns a buffer of size bytes, which is a class.
+// getBuffer returns a buffer of the smallest class that holds size bytes.
 func getBuffer(size int) *buffer {
-	class := 0
-	for n := minBuffer; n < size; n *= 4 {
+	class, n := 0, minBuffer
+	for ; n < size; n *= 4 {
 		class++
 	}
 	pool := &bufferPools[class]
 	if b, ok := pool.Get().(*buffer); ok {
 		return b
 	}
-	return &buffer{data: make([]byte, size), pool: pool}
+	return &buffer{data: make([]byte, n), pool: pool}
 }
 
 // shrinkAfter is how many reads in a row must use less than a quarter of the
@@ -41,6 +41,9 @@ type sizer struct {
 	size  int
 	small int // reads in a row that the next smaller class would have held
 }
+
+// limit returns how much to read where n bytes may be.
+func (s *sizer) limit(n int) int { return min(s.size, n) }
 
 // next learns from a read of n bytes.
 func (s *sizer) next(n int) {

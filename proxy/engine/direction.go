@@ -91,6 +91,7 @@ func (d *direction) write(p []byte) error {
 // moved accounts for n bytes that the destination's kernel took.
 func (d *direction) moved(n int) {
 	d.half.Moved += int64(n)
+	d.dst.written += uint64(n)
 	d.relay.last.Store(int64(time.Since(d.relay.start)))
 	if !d.isUp {
 		d.relay.turns.answer()

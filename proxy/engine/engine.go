@@ -1,6 +1,7 @@
 // Package engine moves bytes: it is the only part of forebay that knows
 // descriptors. An Engine accepts clients, takes over dialed connections, watches
-// either kind without taking anything from it, and relays pairs of them.
+// either kind without taking anything from it, relays pairs of them, and drives
+// machines, which decide for one client what goes to which backend.
 //
 // # What every engine keeps
 //
@@ -20,6 +21,12 @@
 // that they are the holder's again: where the Result says so (Quiet, Stale) they
 // can be used on, otherwise they can only be closed.
 //
+// While Drive runs (until it calls done) the client's connection belongs to the
+// engine, but during Machine.Lease, when its holder may watch it. A backend's is the
+// engine's from the return of Lease to the call of Release, or to the end of the drive
+// where the machine keeps it. All are given back without a deadline. The engine reads
+// no more than a step wants, so that whoever comes next finds the rest.
+//
 // # What happens when, during a relay
 //
 //   - The client or the backend is gone: its reset ends the session; its FIN ends
@@ -31,6 +38,22 @@
 //   - The context ends: the session is cut, and both sides are reset.
 //   - A backend ends a connection that its client's first bytes have not reached:
 //     the session ends as Stale, and the client keeps the bytes (flight.go).
+//
+// # What happens when, during a drive
+//
+//   - The client is gone: the machine is told when a step wants to read it, after what
+//     it sent before, or when a write to it fails, which ends the reading too. Of a reset
+//     behind a FIN only a write tells.
+//   - The backend is gone: likewise, with whether its program can have read the
+//     request; and where a write fails, what it sent before is read first, if the
+//     steps want it.
+//   - Both at once: the machine is told of each, in the order in which they are seen.
+//   - The time of a step has come, or DriveConfig.Wake has ended: the machine is asked
+//     again.
+//   - The context ends: the machine is told (Cut), and ends. The engine resets nothing:
+//     that is left to the holders.
+//   - A slow reader stops what a step does not want: what a session holds is bounded
+//     by what its machine takes.
 package engine
 
 import (
@@ -57,6 +80,11 @@ type Engine interface {
 	// call it before it returns.
 	Relay(ctx context.Context, client, backend Conn, cfg RelayConfig, done func(Result))
 
+	// Drive does what m says, until it says OpDone; when ctx ends, m is told by Cut,
+	// and says so. Then it calls done, from any goroutine, once. It may call it before
+	// it returns.
+	Drive(ctx context.Context, client Conn, m Machine, cfg DriveConfig, done func())
+
 	// Close waits for the engine's goroutines to end. Every connection must have
 	// been closed by its holder.
 	Close()
@@ -79,6 +107,10 @@ type Conn interface {
 	// while it has not, io.EOF after a FIN, another error after a failure. Where
 	// the platform cannot tell, it says that nothing has happened.
 	Peek() (bytes bool, end error)
+
+	// PeekBytes copies to p what can be read, without waiting and without taking
+	// it, and returns how many bytes. Where the platform cannot, it copies none.
+	PeekBytes(p []byte) int
 
 	// Watch calls f with what Peek would say, from another goroutine: once soon
 	// and then whenever it may have changed, until f returns false or stop is
@@ -123,6 +155,11 @@ type RelayConfig struct {
 	// Replay lets the relay end as Stale. Without it, however the backend ends
 	// the connection is its answer to this client.
 	Replay bool
+
+	// Unread is what was read from the client before. It is relayed first, as if it
+	// were read now. Where the relay ends as Stale the client's connection keeps it:
+	// the next relay must not be given it again.
+	Unread []byte
 }
 
 // An End tells how a relay ended.

@@ -41,6 +41,7 @@ func testEngine(t *testing.T, newEngine func(Config) Engine) {
 		{"watch", testWatch},
 		{"stale", testStale},
 		{"never stale", testNeverStale},
+		{"drive", testDrive},
 		{"listen", testListen},
 		{"options", testOptions},
 	}

@@ -141,21 +141,11 @@ func (f *flight) undelivered(end error) bool {
 	if !f.open.Load() {
 		return false
 	}
-	limit := time.Now().Add(proofTime)
-	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
-		switch f.judge(end) {
-		case proved:
-			return true
-		case refuted:
-			f.drop()
-			return false
-		}
-		if time.Now().After(limit) {
-			f.drop()
-			return false
-		}
-		time.Sleep(pause)
+	if settle(func() verdict { return f.judge(end) }) == proved {
+		return true
 	}
+	f.drop()
+	return false
 }
 
 type verdict int
@@ -165,6 +155,17 @@ const (
 	proved
 	refuted
 )
+
+// settle asks judge until it knows, for proofTime at the most.
+func settle(judge func() verdict) verdict {
+	limit := time.Now().Add(proofTime)
+	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		if v := judge(); v != unknown || time.Now().After(limit) {
+			return v
+		}
+		time.Sleep(pause)
+	}
+}
 
 func (f *flight) judge(end error) verdict {
 	f.mu.Lock()
@@ -182,14 +183,25 @@ func (f *flight) verdict(end error) verdict {
 		return unknown
 	case f.sent == 0 && !(f.finished && len(f.buf) == 0):
 		return proved
-	case end != io.EOF, errors.Is(f.writeErr, syscall.ECONNRESET):
-		return refuted // a reset
-	case f.backend.raw == nil || f.sent == 0:
-		return refuted // no way to tell, or an empty session: the FIN answers the client's
+	case errors.Is(f.writeErr, syscall.ECONNRESET):
+		return refuted
+	case f.sent == 0:
+		return refuted // an empty session: the FIN answers the client's
+	default:
+		return f.backend.unreadSince(0, end)
 	}
-	closed, acked, ok := f.backend.raw.tcpState()
+}
+
+// unreadSince tells whether the program behind a connection that ended with end has
+// read nothing of what came after the first before bytes that were written to it
+// (see flight). A moment later the reset may have come that proves it.
+func (c *netConn) unreadSince(before uint64, end error) verdict {
+	if end != io.EOF || c.raw == nil {
+		return refuted // a reset, or no way to tell
+	}
+	closed, acked, ok := c.raw.tcpState()
 	switch {
-	case !ok || acked > 1: // 1 is the SYN
+	case !ok || acked > 1+before: // 1 is the SYN
 		return refuted
 	case closed:
 		return proved

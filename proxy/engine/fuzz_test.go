@@ -1,7 +1,10 @@
 package engine
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"net"
 	"runtime"
 	"strings"
@@ -305,4 +308,95 @@ func checkSurvivor(check func(bool, string, ...any), name string, gone, other *s
 	soft = soft || gone.finished || !gone.tcp()
 	check(got == want || soft && got == Finished, "it must be a %s", want)
 	check(at.err != nil || soft || !other.tcp(), "the %s must see a reset", name)
+}
+
+// whim is a machine that forwards all bytes both ways, and wants now this, now that.
+type whim struct {
+	puppet
+	rnd             *rand.Rand
+	limit           int
+	sizeUp          int // after so many bytes the request is complete
+	sentUp, sentOut int
+	leases          int // that it may begin yet
+}
+
+func (w *whim) next(now time.Time) Step {
+	w.up, w.sentUp, w.wroteUp = w.up[w.wroteUp:], w.sentUp+w.wroteUp, 0
+	w.down, w.sentOut, w.wroteDown = w.down[w.wroteDown:], w.sentOut+w.wroteDown, 0
+	switch {
+	case w.conn == nil:
+		return Step{Op: OpLease}
+	case w.backendEnd != nil && len(w.down) == 0 && w.sentUp == w.sizeUp:
+		return Step{Op: OpDone}
+	case w.leases > 0 && w.rnd.IntN(8) == 0:
+		w.leases--
+		return Step{Op: OpRelease}
+	}
+	s := Step{
+		FromClient: max(0, w.limit-len(w.up)), FromBackend: max(0, w.limit-len(w.down)),
+		ToBackend: w.up, ToClient: w.down, ClientFirst: w.rnd.IntN(2) == 0,
+	}
+	switch w.rnd.IntN(4) { // not all of it, but not for ever
+	case 0:
+		s.Until = now.Add(time.Duration(w.rnd.IntN(3000)) * time.Microsecond)
+		for _, drop := range []func(){
+			func() { s.FromClient = 0 }, func() { s.FromBackend = 0 },
+			func() { s.ToClient = nil }, func() { s.ToBackend = nil },
+		} {
+			if w.rnd.IntN(2) == 0 {
+				drop()
+			}
+		}
+	case 1:
+		s.FromClient, s.FromBackend = min(s.FromClient, 1+w.rnd.IntN(100)), min(s.FromBackend, 1+w.rnd.IntN(100))
+	}
+	return s
+}
+
+// FuzzDrive drives machines with whims between peers that have theirs: every byte
+// arrives, in order, whatever the machine wants when.
+func FuzzDrive(f *testing.F) {
+	for seed := range uint64(20) {
+		f.Add(seed, uint32(seed*seed*seed*50), uint32(seed*1000), uint16(10*seed))
+	}
+	f.Fuzz(func(t *testing.T, seed uint64, up, down uint32, limit uint16) {
+		rnd := rand.New(rand.NewPCG(seed, 0))
+		sizeUp, sizeDown := int(up%(1<<20)), int(down%(1<<20))
+		networks := []string{"unix", "tcp"}
+		b := newBench(t, func(cfg Config) Engine { return NewNet(cfg) })
+		cc, client := b.client(networks[rnd.IntN(2)])
+		bc, backend := b.backend(networks[rnd.IntN(2)])
+		w := &whim{puppet: puppet{TB: t, lease: func() Conn { return bc }}, rnd: rand.New(rand.NewPCG(seed, 1)), sizeUp: sizeUp, leases: rnd.IntN(4)}
+		w.limit = 1 + int(limit) + (sizeUp+sizeDown)/100 // so that it ends in time
+		w.play = func(_ *puppet, now time.Time) Step { return w.next(now) }
+		wake, doWake := context.WithCancel(context.Background())
+		defer doWake()
+		d := b.drive(cc, w, DriveConfig{Wake: wake})
+
+		upward, downward := newStream(1), newStream(2)
+		gotUp := upward.receiving(io.LimitReader(backend, int64(sizeUp)), 1+rnd.IntN(1<<16))
+		gotDown := downward.receiving(client, 1+rnd.IntN(1<<16))
+		sentUp := upward.sending(client, sizeUp, fixed(1+rnd.IntN(1+sizeUp)/8+sizeUp/100))
+		chunk := 1 + rnd.IntN(1+sizeDown)/8 + sizeDown/100
+		sentDown := async(func() error { return downward.send(backend, sizeDown, fixed(chunk)) })
+		doWake()
+		if err := proxytest.Receive(t, sentUp, "the client to send"); err != nil {
+			t.Fatal(err)
+		}
+		if err := proxytest.Receive(t, sentDown, "the backend to send"); err != nil {
+			t.Fatal(err)
+		}
+		if got := proxytest.Receive(t, gotUp, "the backend to receive"); got.err != nil || got.n != sizeUp {
+			t.Fatalf("the backend got %d of %d bytes, %v", got.n, sizeUp, got.err)
+		}
+		backend.CloseWrite()
+		d.wait()
+		cc.Close()
+		if got := proxytest.Receive(t, gotDown, "the client to receive"); got.err != nil || got.n != sizeDown {
+			t.Fatalf("the client got %d of %d bytes, %v", got.n, sizeDown, got.err)
+		}
+		if len(w.clientEnds) > 1 || w.backendEnd != io.EOF {
+			t.Errorf("ended with %v, %v", w.clientEnds, w.backendEnd)
+		}
+	})
 }

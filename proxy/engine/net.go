@@ -11,10 +11,12 @@ import (
 )
 
 // Net is the engine over the standard library's connections: two goroutines for
-// a session, every platform. It is the reference for how an engine behaves.
+// a session that is relayed, one for a machine that is driven, every platform. It is
+// the reference for how an engine behaves.
 type Net struct {
-	cfg Config
-	wg  sync.WaitGroup // watches
+	cfg   Config
+	wg    sync.WaitGroup // watches
+	pacer pacer
 }
 
 // NewNet returns a Net engine.
@@ -24,7 +26,10 @@ func NewNet(cfg Config) *Net { return &Net{cfg: cfg} }
 func (e *Net) Name() string { return "net" }
 
 // Close waits for the watches to end.
-func (e *Net) Close() { e.wg.Wait() }
+func (e *Net) Close() {
+	e.wg.Wait()
+	e.pacer.close()
+}
 
 // Listen opens a listener.
 func (e *Net) Listen(ctx context.Context, network, addr string) (Listener, error) {
@@ -74,6 +79,9 @@ type netConn struct {
 
 	writing atomic.Bool
 	failed  atomic.Pointer[writeError]
+
+	written         uint64    // bytes that the kernel ever took
+	readBy, writeBy time.Time // the deadlines, while it is driven; zero: none
 }
 
 // writeError is what a write failed with.
@@ -91,10 +99,22 @@ func (c *netConn) Peek() (bytes bool, end error) {
 	return bytes || len(c.unread) > 0, end
 }
 
+// PeekBytes copies what can be read.
+func (c *netConn) PeekBytes(p []byte) int {
+	n := copy(p, c.unread)
+	if c.raw == nil {
+		return n
+	}
+	return n + c.raw.peekBytes(p[n:])
+}
+
 // Watch calls f when what Peek tells may have changed.
 func (c *netConn) Watch(f func(bytes bool, end error) bool) (stop func()) {
 	if c.raw == nil {
 		return func() {}
+	}
+	if !c.readBy.IsZero() {
+		c.setDeadline(false, time.Time{}) // a drive's, which leases
 	}
 	var stopped atomic.Bool
 	unread := len(c.unread) > 0
@@ -114,6 +134,41 @@ func (c *netConn) Watch(f func(bytes bool, end error) bool) (stop func()) {
 // aLongTimeAgo is a deadline that ends what a connection is waiting in.
 var aLongTimeAgo = time.Unix(1, 0)
 
+// deadline returns the deadline of a drive.
+func (c *netConn) deadline(write bool) time.Time {
+	if write {
+		return c.writeBy
+	}
+	return c.readBy
+}
+
+func (c *netConn) setDeadline(write bool, t time.Time) {
+	if write {
+		c.writeBy = t
+		c.SetWriteDeadline(t)
+	} else {
+		c.readBy = t
+		c.SetReadDeadline(t)
+	}
+}
+
+// endWait ends what a goroutine waits for. The deadline of the drive stays what it
+// is known as.
+func (c *netConn) endWait(write bool) {
+	if write {
+		c.SetWriteDeadline(aLongTimeAgo)
+	} else {
+		c.SetReadDeadline(aLongTimeAgo)
+	}
+}
+
+func (c *netConn) hasDeadline() bool { return !c.readBy.IsZero() || !c.writeBy.IsZero() }
+
+func (c *netConn) clearDeadlines() {
+	c.readBy, c.writeBy = time.Time{}, time.Time{}
+	c.SetDeadline(time.Time{})
+}
+
 // Abort has Close reset the connection.
 func (c *netConn) Abort() {
 	if t, ok := c.Conn.(interface{ SetLinger(sec int) error }); ok {
@@ -129,14 +184,14 @@ func (c *netConn) closeWrite() error {
 	return errors.ErrUnsupported
 }
 
-// read reads into a buffer of about size bytes, which the caller gives back. On
-// an error there is no buffer. While it waits it holds none. Each attempt is a turn.
+// read reads at most size bytes into a buffer, which the caller gives back. On an
+// error there is no buffer. While it waits it holds none. Each attempt is a turn.
 func (c *netConn) read(size int, t *turns) (*buffer, int, error) {
 	if c.raw != nil {
 		return c.raw.read(size, t)
 	}
 	b := getBuffer(size)
-	n, err := c.Conn.Read(b.data)
+	n, err := c.Conn.Read(b.data[:size])
 	t.listen() // nobody knows here when it ceased to wait
 	t.heard(n)
 	if n > 0 {
@@ -168,6 +223,40 @@ func (c *netConn) writeParts(p []byte, moved func(n int), waits func(), t *turns
 		moved(n)
 	}
 	return err
+}
+
+// readReady reads what is there, at most size bytes, without waiting. It returns
+// nothing where there is nothing, or where the platform cannot do it.
+func (c *netConn) readReady(size int) (*buffer, int, error) {
+	if c.raw == nil {
+		return nil, 0, nil
+	}
+	return c.raw.readReady(size)
+}
+
+// writeReady writes what the kernel takes of p without waiting, likewise.
+func (c *netConn) writeReady(p []byte) (int, error) {
+	if c.raw == nil {
+		return 0, nil
+	}
+	return c.wrote(c.raw.writeReady(p))
+}
+
+// writeSome waits until the kernel takes some of p. Where the platform cannot do that
+// it writes all of p, as far as it comes until the deadline.
+func (c *netConn) writeSome(p []byte) (int, error) {
+	if c.raw == nil {
+		return c.wrote(c.Conn.Write(p))
+	}
+	return c.wrote(c.raw.writeSome(p))
+}
+
+func (c *netConn) wrote(n int, err error) (int, error) {
+	c.written += uint64(n)
+	if n > 0 {
+		return n, nil // the error comes again
+	}
+	return 0, err
 }
 
 // writeFailure returns what a write failed with, for a reader who has come to an

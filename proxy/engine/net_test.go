@@ -67,6 +67,56 @@ func (c *plainConn) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
+func (c *plainConn) SetWriteDeadline(t time.Time) error { return c.w.SetWriteDeadline(t) }
+
+// TestNetDrivesOverPlainConnections runs in fake time: it also proves that no time
+// limit is early or late.
+func TestNetDrivesOverPlainConnections(t *testing.T) {
+	bubble := func(t *testing.T, run func(b *bench, adopt func(net.Conn) Conn)) {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, func(cfg Config) Engine { return NewNet(cfg) })
+			run(b, func(c net.Conn) Conn {
+				adopted, err := b.engine.Adopt(c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { adopted.Close() })
+				return adopted
+			})
+		})
+	}
+	for name, run := range lineClients() {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(b *bench, adopt func(net.Conn) Conn) {
+				l := newLiner(b, &linePool{dial: func() Conn {
+					bc, backend := plainPair()
+					go serveLines(backend, random(900))
+					return adopt(bc)
+				}})
+				client, cc := plainPair()
+				d := b.drive(adopt(cc), l, DriveConfig{})
+				run(b.TB.(*testing.T), client)
+				d.wait()
+			})
+		})
+	}
+	for name, c := range waitCases() {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(b *bench, adopt func(net.Conn) Conn) {
+				client, cc := plainPair()
+				bc, backend := plainPair()
+				defer client.Close()
+				defer backend.Close()
+				act := c.act
+				c.act = func(client, backend proxytest.Conn) { go act(client, backend) }
+				if late := c.run(b, adopt(cc), client, adopt(bc), backend); late != 0 {
+					b.Errorf("asked %v after the time", late)
+				}
+			})
+		})
+	}
+}
+
 // TestNetRelaysPlainConnections runs in fake time: it also proves that no timer
 // is early or late.
 func TestNetRelaysPlainConnections(t *testing.T) {

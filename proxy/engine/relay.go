@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,6 +53,10 @@ type relay struct {
 }
 
 func newRelay(client, backend *netConn, cfg RelayConfig) *relay {
+	if len(cfg.Unread) > 0 {
+		client.unread = slices.Concat(cfg.Unread, client.unread)
+		cfg.Unread = nil // the up direction has it, and lets it go
+	}
 	r := &relay{client: client, backend: backend, cfg: cfg, start: time.Now(), stallFor: stallTick}
 	r.up = direction{relay: r, src: client, dst: backend, isUp: true, sizer: sizer{size: minBuffer}}
 	r.down = direction{relay: r, src: backend, dst: client, sizer: sizer{size: minBuffer}}

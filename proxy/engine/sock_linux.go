@@ -54,8 +54,8 @@ func (cfg Config) set(network string, c syscall.RawConn) error {
 type rawIO struct {
 	conn syscall.RawConn
 
-	// What the next read or write takes and gives. It lies here, and the two
-	// functions are made once, so that neither allocates.
+	// What the next read or write takes and gives. It lies here, and the functions
+	// are made once, so that none allocates.
 	in, out struct {
 		buf   *buffer
 		size  int
@@ -66,7 +66,8 @@ type rawIO struct {
 		n     int
 		err   error
 	}
-	tryRead, tryWrite func(fd uintptr) bool
+	tryRead, tryWrite, tryWriteSome func(fd uintptr) bool
+	readNow, writeNow               func(fd uintptr)
 }
 
 func newRawIO(c net.Conn) *rawIO {
@@ -79,13 +80,28 @@ func newRawIO(c net.Conn) *rawIO {
 		return nil
 	}
 	r := &rawIO{conn: raw}
-	r.tryRead, r.tryWrite = r.readOnce, r.writeSome
+	r.tryRead, r.tryWrite, r.tryWriteSome = r.readOnce, r.writeAll, r.writeOnce
+	r.readNow = func(fd uintptr) { r.readOnce(fd) }
+	r.writeNow = func(fd uintptr) { r.writeOnce(fd) }
 	return r
 }
 
+// read reads at most size bytes.
 func (r *rawIO) read(size int, t *turns) (*buffer, int, error) {
 	r.in.size, r.in.turns, r.in.buf, r.in.n, r.in.err = size, t, nil, 0, nil
 	err := r.conn.Read(r.tryRead)
+	return r.haveRead(err)
+}
+
+// readReady reads at most size bytes, and returns nothing when there is nothing. It
+// knows no deadline.
+func (r *rawIO) readReady(size int) (*buffer, int, error) {
+	r.in.size, r.in.turns, r.in.buf, r.in.n, r.in.err = size, nil, nil, 0, nil
+	err := r.conn.Control(r.readNow)
+	return r.haveRead(err)
+}
+
+func (r *rawIO) haveRead(err error) (*buffer, int, error) {
 	if err == nil {
 		err = r.in.err
 	}
@@ -99,7 +115,7 @@ func (r *rawIO) read(size int, t *turns) (*buffer, int, error) {
 func (r *rawIO) readOnce(fd uintptr) bool {
 	b := getBuffer(r.in.size)
 	r.in.turns.listen()
-	n, err := ignoringEINTR(func() (int, error) { return unix.Read(int(fd), b.data) })
+	n, err := ignoringEINTR(func() (int, error) { return unix.Read(int(fd), b.data[:r.in.size]) })
 	r.in.turns.heard(n)
 	if n > 0 {
 		r.in.buf, r.in.n = b, n
@@ -127,8 +143,8 @@ func (r *rawIO) write(p []byte, moved func(int), waits func(), t *turns) error {
 	return err
 }
 
-// writeSome reports whether the write is done; if not, the poller waits.
-func (r *rawIO) writeSome(fd uintptr) bool {
+// writeAll reports whether the write is done; if not, the poller waits.
+func (r *rawIO) writeAll(fd uintptr) bool {
 	for len(r.out.p) > 0 {
 		r.out.turns.ask()
 		n, err := ignoringEINTR(func() (int, error) { return unix.Write(int(fd), r.out.p) })
@@ -142,6 +158,42 @@ func (r *rawIO) writeSome(fd uintptr) bool {
 		}
 		r.out.p = r.out.p[n:]
 		r.out.moved(n)
+	}
+	return true
+}
+
+// writeSome waits until the kernel takes some of p.
+func (r *rawIO) writeSome(p []byte) (int, error) {
+	r.out.p, r.out.n, r.out.err = p, 0, nil
+	err := r.conn.Write(r.tryWriteSome)
+	return r.haveWritten(err)
+}
+
+// writeReady writes what the kernel takes of p now. It knows no deadline.
+func (r *rawIO) writeReady(p []byte) (int, error) {
+	r.out.p, r.out.n, r.out.err = p, 0, nil
+	err := r.conn.Control(r.writeNow)
+	return r.haveWritten(err)
+}
+
+func (r *rawIO) haveWritten(err error) (int, error) {
+	r.out.p = nil
+	if err == nil {
+		err = r.out.err
+	}
+	return r.out.n, err
+}
+
+// writeOnce reports whether the write is done; if not, the poller waits.
+func (r *rawIO) writeOnce(fd uintptr) bool {
+	n, err := ignoringEINTR(func() (int, error) { return unix.Write(int(fd), r.out.p) })
+	switch {
+	case err == unix.EAGAIN:
+		return false
+	case err != nil:
+		r.out.err = os.NewSyscallError("write", err)
+	default:
+		r.out.n = n
 	}
 	return true
 }

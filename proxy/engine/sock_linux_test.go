@@ -118,3 +118,19 @@ func testOptions(t *testing.T, newEngine func(Config) Engine) {
 		}
 	}
 }
+
+func TestPeekBytesLeavesWhatItCopies(t *testing.T) {
+	b := newBench(t, func(cfg Config) Engine { return NewNet(cfg) })
+	c, peer := b.backend("tcp")
+	p := make([]byte, 3)
+	if n := c.PeekBytes(p); n != 0 {
+		t.Errorf("%d bytes where none came", n)
+	}
+	write(t, peer, "hello")
+	proxytest.Eventually(t, "bytes", func() bool { bytes, _ := c.Peek(); return bytes })
+	for range 2 {
+		if n := c.PeekBytes(p); n != 3 || string(p) != "hel" {
+			t.Errorf("got %d bytes, %q; want 3, hel", n, p[:n])
+		}
+	}
+}

@@ -17,6 +17,9 @@ type rawIO struct{}
 func newRawIO(net.Conn) *rawIO { return nil }
 
 func (*rawIO) read(int, *turns) (*buffer, int, error)         { panic("unreachable") }
+func (*rawIO) readReady(int) (*buffer, int, error)            { panic("unreachable") }
+func (*rawIO) writeSome([]byte) (int, error)                  { panic("unreachable") }
+func (*rawIO) writeReady([]byte) (int, error)                 { panic("unreachable") }
 func (*rawIO) write([]byte, func(int), func(), *turns) error  { panic("unreachable") }
 func (*rawIO) wait(func(bool, error) bool)                    { panic("unreachable") }
 func (*rawIO) peek() (bool, error)                            { panic("unreachable") }
