@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"syscall"
 	"text/tabwriter"
@@ -23,6 +25,7 @@ import (
 	"forebay/proxy"
 	"forebay/proxy/config"
 	"forebay/proxy/engine"
+	"forebay/proxy/frame"
 	"forebay/proxy/loadtest"
 )
 
@@ -68,7 +71,11 @@ func serve(ctx context.Context, cfg config.Serve) error {
 	log := newLogger(cfg.LogLevel, cfg.LogFormat)
 	eng := newEngine(cfg)
 	defer eng.Close()
-	srv, err := proxy.New(proxyConfig(cfg, eng, log))
+	p, err := proxyConfig(cfg, eng, log)
+	if err != nil {
+		return err
+	}
+	srv, err := proxy.New(p)
 	if err != nil {
 		return err
 	}
@@ -120,6 +127,10 @@ func logStart(log zerolog.Logger, cfg config.Serve, eng engine.Engine, addr net.
 		Str("min_idle", minIdle).Dur("acquire_timeout_ms", cfg.AcquireTimeout).Dur("first_byte_wait_ms", cfg.FirstByteWait).
 		Dur("session_idle_timeout_ms", cfg.SessionIdleTimeout).Dur("drain_timeout_ms", cfg.DrainTimeout).
 		Msg("serving")
+	if cfg.Reuse == "trust" {
+		log.Warn().Msg("--reuse trust cannot verify whose a reply is: a backend that answers a request twice, or not " +
+			"at all, shows one client's bytes to another")
+	}
 	if cfg.Reuse == "quiet" {
 		log.Warn().Dur("reuse_quiet_ms", cfg.ReuseQuiet).Msg("--reuse quiet cannot be proved safe for raw bytes: " +
 			"a backend that answers late or twice shows one client's bytes to another")
@@ -128,23 +139,37 @@ func logStart(log zerolog.Logger, cfg config.Serve, eng engine.Engine, addr net.
 
 // logEnd sums the server up. Its error makes the exit status 1: sessions were cut.
 func logEnd(log zerolog.Logger, srv *proxy.Server) error {
-	ended := srv.Stats().Ended
-	sum := zerolog.Dict()
-	for reason, n := range ended {
-		sum.Int64(reason, n)
+	s := srv.Stats()
+	e := log.Info().Dict("sessions", counts(s.Ended))
+	if s.Requests > 0 {
+		e.Int64("requests", s.Requests).Int64("oneways", s.Oneways).Int64("errors", s.Errors).
+			Int64("repeats", s.Repeats).Dict("faults", counts(s.Faults))
 	}
-	log.Info().Dict("sessions", sum).Msg("stopped")
-	if ended[proxy.Cut.String()] > 0 {
+	backends := zerolog.Arr()
+	for _, b := range s.Backends {
+		backends.Dict(zerolog.Dict().Stringer("backend", b).Int64("sessions", b.Sessions).Int64("requests", b.Requests).
+			Int64("dials", b.Pool.Dials).Int64("reused", b.Pool.Ready).Dict("closed", counts(b.Pool.Closed)))
+	}
+	e.Array("backends", backends).Msg("stopped")
+	if s.Ended[proxy.Cut.String()] > 0 {
 		return errReported
 	}
 	return nil
+}
+
+func counts(by map[string]int64) *zerolog.Event {
+	d := zerolog.Dict()
+	for _, name := range slices.Sorted(maps.Keys(by)) {
+		d.Int64(name, by[name])
+	}
+	return d
 }
 
 func newEngine(cfg config.Serve) engine.Engine {
 	return engine.NewNet(engine.Config{KeepAlive: cfg.KeepAlive, UserTimeout: cfg.TCPUserTimeout})
 }
 
-func proxyConfig(cfg config.Serve, eng engine.Engine, log zerolog.Logger) proxy.Config {
+func proxyConfig(cfg config.Serve, eng engine.Engine, log zerolog.Logger) (proxy.Config, error) {
 	p := proxy.Config{
 		Engine:             eng,
 		Log:                log,
@@ -168,7 +193,40 @@ func proxyConfig(cfg config.Serve, eng engine.Engine, log zerolog.Logger) proxy.
 	for _, b := range cfg.Backends {
 		p.Backends = append(p.Backends, proxy.Backend{Network: b.Addr.Network, Addr: b.Addr.Addr, Max: b.Max, Weight: b.Weight})
 	}
-	return p
+	if cfg.Protocol == "raw" {
+		return p, nil
+	}
+	codec, err := newCodec(cfg.Protocol, cfg.Requests)
+	p.Requests = requestsConfig(cfg.Requests, codec, cfg.Reuse == "trust")
+	return p, err
+}
+
+func requestsConfig(cfg config.Requests, codec frame.Codec, trust bool) *proxy.Requests {
+	return &proxy.Requests{
+		Codec:        codec,
+		Session:      cfg.Pooling == "session",
+		Trust:        trust,
+		Oneway:       cfg.OnewayMethods,
+		LearnOneway:  cfg.LearnOneway,
+		Idempotent:   cfg.IdempotentMethods,
+		ReplyTimeout: cfg.ReplyTimeout,
+		Quarantine:   cfg.OnewayQuarantine,
+		ReplyBuffer:  int(cfg.ReplyBuffer),
+		BufferMemory: cfg.BufferMemory,
+	}
+}
+
+// newCodec returns what finds the messages of a protocol that has some.
+func newCodec(protocol string, cfg config.Requests) (frame.Codec, error) {
+	if protocol == "length" {
+		return frame.NewLength(frame.Length{Offset: cfg.LengthField.Offset, Width: cfg.LengthField.Width,
+			Little: cfg.LengthField.Little, Adjust: cfg.LengthField.Adjust,
+			IDOffset: cfg.LengthID.Offset, IDWidth: cfg.LengthID.Width, MaxFrame: cfg.MaxFrame})
+	}
+	transports := map[string]frame.Transport{"framed": frame.Framed, "unframed": frame.Unframed, "header": frame.Header}
+	protocols := map[string]frame.Protocol{"binary": frame.Binary, "binary-old": frame.BinaryOld, "compact": frame.Compact}
+	return frame.NewThrift(frame.Thrift{Transport: transports[cfg.ThriftTransport], Protocol: protocols[cfg.ThriftProtocol],
+		MaxFrame: cfg.MaxFrame, MaxMessage: cfg.MaxMessage}), nil
 }
 
 // newLogger writes to standard error. level is one that config has checked.
@@ -189,10 +247,16 @@ func newLogger(level, format string) zerolog.Logger {
 // demo is backends, proxy and load in one process.
 func demo(ctx context.Context, cfg config.Demo) error {
 	settings := config.Defaults()
+	settings.Protocol = cfg.Protocol
 	eng := newEngine(settings)
 	defer eng.Close()
+	p, err := proxyConfig(settings, eng, newLogger(cfg.LogLevel, cfg.LogFormat))
+	if err != nil {
+		return err
+	}
 	ok, err := loadtest.Demo(ctx, loadtest.DemoConfig{
-		Proxy:             proxyConfig(settings, eng, newLogger(cfg.LogLevel, cfg.LogFormat)),
+		Proxy:             p,
+		Thrift:            cfg.Protocol == "thrift",
 		Network:           cfg.Listen.Network,
 		Addr:              cfg.Listen.Addr,
 		Duration:          cfg.Duration,
@@ -220,17 +284,24 @@ func echo(ctx context.Context, cfg config.Echo) error {
 		defer ln.Close()
 		listeners[i] = ln
 		servers[i] = loadtest.NewEcho(loadtest.EchoConfig{Delay: cfg.Delay, Late: cfg.Late, Greet: cfg.Greet,
-			CloseAfter: cfg.CloseAfter, ResetAfter: cfg.ResetAfter, Silent: cfg.Silent})
+			CloseAfter: cfg.CloseAfter, ResetAfter: cfg.ResetAfter, Silent: cfg.Silent,
+			Thrift: cfg.Protocol == "thrift", WrongID: cfg.WrongID, AnswerOneway: cfg.AnswerOneway,
+			Twice: cfg.Twice, Half: cfg.Half, Early: cfg.Early, After: cfg.After})
 		fmt.Fprintf(os.Stderr, "echo: listening on %s\n", config.Address{Network: addr.Network, Addr: ln.Addr().String()})
 	}
 	err := serveEchoes(ctx, servers, listeners)
+	return errors.Join(err, printEchoes(servers, listeners))
+}
+
+func printEchoes(servers []*loadtest.Echo, listeners []net.Listener) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "address\tconnections\tmost at once\tbytes in\tbytes out\t")
+	fmt.Fprintln(w, "address\tconnections\tmost at once\tcalls\toneways\treplies\tfaults\tbytes in\tbytes out\t")
 	for i, s := range servers {
 		st := s.Stats()
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t\n", listeners[i].Addr(), st.Accepted, st.PeakOpen, st.BytesIn, st.BytesOut)
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t\n", listeners[i].Addr(), st.Accepted, st.PeakOpen,
+			st.Calls, st.Oneways, st.Replies, st.Faults, st.BytesIn, st.BytesOut)
 	}
-	return errors.Join(err, w.Flush())
+	return w.Flush()
 }
 
 // serveEchoes returns when ctx has ended, or a server failed.
@@ -251,7 +322,9 @@ func serveEchoes(ctx context.Context, servers []*loadtest.Echo, listeners []net.
 func load(ctx context.Context, cfg config.Load) error {
 	res, err := loadtest.Run(ctx, loadtest.LoadConfig{Network: cfg.Target.Network, Addr: cfg.Target.Addr,
 		Clients: cfg.Clients, Size: cfg.Size, Duration: cfg.Duration, Requests: cfg.Requests,
-		RequestsPerClient: cfg.RequestsPerClient, Rate: cfg.Rate, Timeout: cfg.Timeout, Skip: cfg.Skip})
+		RequestsPerClient: cfg.RequestsPerClient, Rate: cfg.Rate, Think: cfg.Think, Timeout: cfg.Timeout, Skip: cfg.Skip,
+		Thrift: cfg.Protocol == "thrift", ThriftTransport: cfg.ThriftTransport, ThriftProtocol: cfg.ThriftProtocol,
+		Method: cfg.Method})
 	if err != nil {
 		return err
 	}

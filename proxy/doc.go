@@ -12,6 +12,11 @@
 //	  │ 5 release   reuse.go    may it serve another client? keep | close ────┘
 //	  │ 6 account   session.go  one reason, one log line, one counter
 //
+// Where the protocol tells requests apart (Config.Requests), steps 2 to 5 come for
+// each request: the engine drives a machine (package exchange) that says when,
+// and requests.go does what it asks for. A session that binds state to its
+// connection goes on as a relay, over a connection that nobody has used.
+//
 // The files are the steps, and session.go reads in their order. Package balance
 // decides who serves next, package pool keeps the connections to one backend,
 // package engine moves the bytes; each knows nothing of the others.
@@ -22,7 +27,8 @@
 //     lock. A slot is taken before a dial begins and given back after the
 //     connection is closed; nothing else opens or closes a backend connection.
 //   - A session owns its client's connection and its lease. While the engine
-//     relays, the engine has both.
+//     relays, or drives the session's machine, the engine has both; between
+//     Lease and Release of a machine the lease is the session's to end.
 //   - The server owns the sessions (it waits for them) and the pools (which end
 //     after the last session).
 //
@@ -48,6 +54,7 @@
 //
 // # What it does not do
 //
-// It does not look into the bytes, and therefore does not reuse a connection
-// that a client has used, unless told to (see reuse.go).
+// It does not look into raw bytes, and therefore does not reuse a connection
+// that a client has used, unless told to (see reuse.go). Of requests it sees where
+// they end, their sequence ids and methods, and nothing else.
 package proxy

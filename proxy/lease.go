@@ -9,6 +9,7 @@ import (
 	"forebay/balance"
 	"forebay/pool"
 	"forebay/proxy/engine"
+	"forebay/proxy/exchange"
 )
 
 // The pauses of a session whose dial failed for want of something on this
@@ -25,7 +26,9 @@ type lease struct {
 	ready   bool // it did not wait for a dial
 }
 
-func (l *lease) conn() engine.Conn { return l.Conn().(engine.Conn) }
+func (l *lease) conn() engine.Conn { return l.Conn().(*backendConn).Conn }
+
+func (l *lease) exchange() *exchange.Conn { return l.Conn().(*backendConn).exchange }
 
 // acquire is one session's way to a lease: pick a backend, wait while all are
 // full, dial where no connection is ready, and after a dial error go to the next
@@ -48,7 +51,7 @@ func (s *session) acquire() (*lease, error) {
 	if s.ticket == 0 {
 		s.ticket = s.srv.tickets.Add(1)
 	}
-	a := &acquire{s: s, pause: firstLocalPause, claim: claim{ticket: s.ticket, established: s.stale > 0}}
+	a := &acquire{s: s, pause: firstLocalPause, claim: claim{ticket: s.ticket, established: s.again}}
 	l, err := a.run()
 	if a.ctx == nil {
 		return l, err
@@ -104,7 +107,7 @@ func (a *acquire) pick() (balance.Choice, error) {
 	begin := time.Now()
 	choice, err = d.wait(a.waiting(), a.claim)
 	if !errors.Is(err, errQueueFull) {
-		a.s.queued += time.Since(begin)
+		a.s.srv.counters.waited(time.Since(begin))
 	}
 	return choice, err
 }
@@ -114,8 +117,10 @@ func (a *acquire) open(c balance.Choice) (*lease, error) {
 	srv := a.s.srv
 	p := srv.pools[c.Backend]
 	if c.Ready {
-		if l := p.Take(); l != nil {
+		if l := p.Take(); l != nil && !(a.s.pinned && l.Used()) {
 			return &lease{Lease: l, backend: c.Backend, ready: true}, nil
+		} else if l != nil {
+			l.Close(pool.Used) // its slot goes to one that nobody has used
 		}
 		srv.dispatcher.move(c.Backend, balance.Leased, balance.Dialing)
 	}
@@ -146,7 +151,7 @@ func (a *acquire) waiting() context.Context {
 	timed, cancelTimer := context.WithTimeoutCause(life, srv.cfg.AcquireTimeout, errAcquireTimeout)
 	ctx, cancel := context.WithCancelCause(timed)
 	unwatch := a.s.client.Watch(func(bytes bool, end error) bool {
-		if hasLeft(bytes, end, srv.cfg.AbortOnFIN) {
+		if hasLeft(bytes || a.s.hasSpoken(), end, srv.cfg.AbortOnFIN) {
 			cancel(errClientLeft)
 			return false
 		}
@@ -160,6 +165,10 @@ func (a *acquire) waiting() context.Context {
 	}
 	return ctx
 }
+
+// hasSpoken reports whether bytes of the client have been taken that wait to be
+// served.
+func (s *session) hasSpoken() bool { return s.srv.requests != nil }
 
 // hasLeft tells a client that is gone from one that has only finished sending: a
 // failure, or a FIN with nothing before it. With abortOnFIN, any FIN.

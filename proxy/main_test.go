@@ -111,8 +111,8 @@ func (f *front) settled(t testing.TB) {
 			t.Errorf("slots of %v at the end = %v, want all free", b.Backend, b.Load.Slots)
 		}
 	}
-	if s.Clients != 0 || s.Waiting != 0 {
-		t.Errorf("at the end %d clients, %d waiting; want none", s.Clients, s.Waiting)
+	if s.Clients != 0 || s.Waiting != 0 || s.Buffered != 0 {
+		t.Errorf("at the end %d clients, %d waiting, %d bytes held; want none", s.Clients, s.Waiting, s.Buffered)
 	}
 	counted := int64(0)
 	for _, n := range s.Ended {

@@ -27,20 +27,26 @@ const (
 	NoBackend                      // refused: every backend is down or failed this client's dial
 	LocalFault                     // refused: this machine could not dial (descriptors, ports, memory)
 	Refused                        // refused: the proxy is shutting down
+	ProtocolError                  // the client sent what is no request
+	BrokenReply                    // the backend ended, or failed, in the middle of a reply
+	BackendClosed                  // the backend closed the connection of a session between two requests
+	Drained                        // the proxy shut down between two requests
 	Cut                            // cut at the drain timeout, or by a second signal
 	numReasons
 )
 
 var reasonNames = [numReasons]string{"done", "client_left", "client_reset", "backend_reset", "client_failed",
 	"backend_failed", "idle_timeout", "half_close_timeout", "queue_full", "acquire_timeout", "no_backend",
-	"local_fault", "shutdown", "cut"}
+	"local_fault", "shutdown", "protocol_error", "broken_reply", "backend_closed", "drained", "cut"}
 
 // String returns the name of the reason, as logs have it.
 func (r Reason) String() string { return reasonNames[r] }
 
 // ordinary reports whether the session ended as clients end sessions. What a
 // client does is no fault.
-func (r Reason) ordinary() bool { return r == Done || r == ClientLeft || r == ClientReset }
+func (r Reason) ordinary() bool {
+	return r == Done || r == ClientLeft || r == ClientReset || r == Drained
+}
 
 // The causes for which a client that waits gets no lease, and errCut, for which a
 // session ends that has one.

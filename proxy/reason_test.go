@@ -60,7 +60,7 @@ func TestEndOfARelayHasItsReason(t *testing.T) {
 	}
 }
 
-func TestReasonsAreNamedAndOrdinaryOnlyWhereTheClientEnds(t *testing.T) {
+func TestReasonsAreNamedAndOrdinaryOnlyWhereNothingIsAmiss(t *testing.T) {
 	var names, ordinary []string
 	for r := range numReasons {
 		if r.String() == "" || slices.Contains(names, r.String()) {
@@ -71,7 +71,7 @@ func TestReasonsAreNamedAndOrdinaryOnlyWhereTheClientEnds(t *testing.T) {
 			ordinary = append(ordinary, r.String())
 		}
 	}
-	if want := []string{"done", "client_left", "client_reset"}; !slices.Equal(ordinary, want) {
+	if want := []string{"done", "client_left", "client_reset", "drained"}; !slices.Equal(ordinary, want) {
 		t.Errorf("ordinary = %v, want %v", ordinary, want)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"forebay/balance"
 	"forebay/pool"
 	"forebay/proxy/engine"
+	"forebay/proxy/exchange"
 )
 
 // verdict decides whether the connection of a relay that ended may serve another
@@ -46,6 +47,33 @@ func untouchable(end engine.End) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// reusable decides the same for a connection of request pooling, where it is known
+// which bytes belong to which request. All of this must hold: no reply is
+// outstanding, nor the quarantine of a oneway call; both directions are at a
+// message's end; nothing that came was other than what was asked for, and nothing
+// ever failed, which includes the end of the connection. That nothing waits to be
+// read, and that its time is not up, is looked at by the pool, now and again when
+// the connection is leased.
+func reusable(f exchange.Facts) bool {
+	return f.Outstanding == 0 && !f.MidRequest && !f.MidReply && f.Fault == exchange.NoFault
+}
+
+// releaseRequests ends a lease as reusable allows.
+func (srv *Server) releaseRequests(l *lease, f exchange.Facts) {
+	switch {
+	case reusable(f):
+		srv.keep(l, f.Used)
+	case f.Fault == exchange.Stale:
+		srv.discard(l, pool.BackendClosed)
+	case f.Fault == exchange.StrayBytes, f.Fault == exchange.OnewayAnswered:
+		srv.discard(l, pool.StrayBytes)
+	case f.Fault != exchange.NoFault && f.Fault != exchange.Interrupted && f.Fault != exchange.UnfinishedWrite:
+		srv.discard(l, pool.Failed)
+	default:
+		srv.discard(l, pool.Used)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"forebay/balance"
 	"forebay/pool"
 	"forebay/proxy/engine"
+	"forebay/proxy/exchange"
 )
 
 // ErrServerClosed is what Serve returns after Shutdown.
@@ -80,6 +81,9 @@ type Config struct {
 	// connection to serve another client; see verdict. Zero means never. It
 	// needs Linux.
 	ReuseQuiet time.Duration
+
+	// Requests, if not nil, has sessions lease for each request.
+	Requests *Requests
 }
 
 // Server is a proxy in front of a set of backends. Create it with New; it serves
@@ -97,7 +101,8 @@ type Server struct {
 	starving atomic.Int64  // of these, waiting for a descriptor to dial with
 	sessions sync.WaitGroup
 	counters counters
-	served   []atomic.Int64 // sessions of each backend
+	served   []atomic.Int64  // sessions of each backend
+	requests *requestPooling // nil without
 	outages  []outage
 	faults   repeated // of Accept
 	crowds   repeated // times at MaxClients
@@ -134,6 +139,9 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	srv.dispatcher = newDispatcher(bal, len(members), max(1, cfg.DialParallel), cfg.Queue, srv)
+	if cfg.Requests != nil {
+		srv.requests = srv.newRequestPooling(*cfg.Requests)
+	}
 	for i, b := range cfg.Backends {
 		p, err := srv.newPool(i, b)
 		if err != nil {
@@ -158,14 +166,29 @@ func (srv *Server) newPool(i int, b Backend) (*pool.Pool, error) {
 		MaxLifetime:   srv.cfg.MaxLifetime,
 		DialTimeout:   srv.cfg.DialTimeout,
 		Slots:         slots{srv.dispatcher, i},
+		Silent:        srv.requests != nil,
+		Stray:         func(c pool.Conn) { srv.stray(i, c) },
 		Dial: func(ctx context.Context) (pool.Conn, error) {
 			c, err := dial(ctx)
 			if err != nil {
 				return nil, err
 			}
-			return srv.cfg.Engine.Adopt(c)
+			return srv.adopt(c)
 		},
 	})
+}
+
+// adopt gives a dialed connection to the engine.
+func (srv *Server) adopt(c net.Conn) (pool.Conn, error) {
+	adopted, err := srv.cfg.Engine.Adopt(c)
+	if err != nil {
+		return nil, err
+	}
+	b := &backendConn{Conn: adopted}
+	if srv.requests != nil {
+		b.exchange = exchange.NewConn()
+	}
+	return b, nil
 }
 
 // Serve accepts clients from ln, which it closes, until Shutdown. Then it

@@ -22,17 +22,25 @@ type session struct {
 	start  time.Time
 
 	lease    *lease
+	again    bool          // it asks once more for what it has asked for
+	pinned   bool          // it needs a connection that nobody has used
+	unread   []byte        // of the client, to be relayed first
 	backend  string        // of the newest lease
 	ready    bool          // each of its leases was of a ready connection
 	wait     time.Duration // for leases, in all
-	queued   time.Duration // of that, in the queue
 	stale    int           // connections met that their backends had ended
 	up, down int64         // bytes delivered
+
+	requests, oneways, errors int64 // see exchange.Stats
 }
 
 // run serves the client, from its first byte to its lease; relayed goes on when
 // the engine has moved the bytes.
 func (s *session) run() {
+	if s.srv.requests != nil {
+		s.serveRequests()
+		return
+	}
 	if err := s.awaitFirstByte(); err != nil {
 		s.end(refusal(err), err)
 		return
@@ -52,10 +60,18 @@ func (s *session) serve() {
 		s.end(refusal(err), err)
 		return
 	}
+	s.hold(l)
+	cfg := s.relayConfig()
+	s.unread = nil // where the relay does not get rid of it, the engine keeps it
+	s.srv.cfg.Engine.Relay(s.srv.cutCtx, s.client, l.conn(), cfg, s.relayed)
+}
+
+// hold takes a lease.
+func (s *session) hold(l *lease) {
+	first := s.lease == nil && s.backend == ""
 	s.lease = l
 	s.backend = s.srv.names[l.backend]
-	s.ready = l.ready && (s.ready || s.stale == 0)
-	s.srv.cfg.Engine.Relay(s.srv.cutCtx, s.client, l.conn(), s.relayConfig(), s.relayed)
+	s.ready = l.ready && (s.ready || first)
 }
 
 func (s *session) relayConfig() engine.RelayConfig {
@@ -67,6 +83,7 @@ func (s *session) relayConfig() engine.RelayConfig {
 		// What a backend does with a connection that was dialed for this very
 		// client is its answer; one that lay ready may have ended before.
 		Replay: s.lease.Ready && s.stale < maxStale,
+		Unread: s.unread,
 	}
 }
 
@@ -76,6 +93,7 @@ func (s *session) relayed(r engine.Result) {
 	s.srv.release(s.lease, r)
 	if r.End == engine.Stale {
 		s.stale++
+		s.again = true
 		s.serve()
 		return
 	}
@@ -145,15 +163,23 @@ func (s *session) log(reason Reason, err error) {
 		Int64("bytes_up", s.up).
 		Int64("bytes_down", s.down).
 		Bool("ready", s.ready).
+		Func(s.logRequests).
 		Err(err). // adds nothing when nil
 		Msg("session ended")
+}
+
+// logRequests adds what request pooling tells of a session.
+func (s *session) logRequests(e *zerolog.Event) {
+	if s.srv.requests != nil {
+		e.Int64("requests", s.requests).Int64("oneways", s.oneways).Int64("errors", s.errors)
+	}
 }
 
 // counters count what the server's sessions did.
 type counters struct {
 	reasons  [numReasons]atomic.Int64
 	stale    atomic.Int64
-	queued   atomic.Int64 // sessions that waited in the queue
+	queued   atomic.Int64 // waits in the queue
 	queueSum atomic.Int64 // how long, in nanoseconds
 	queueMax atomic.Int64
 }
@@ -161,12 +187,13 @@ type counters struct {
 func (c *counters) ended(s *session, reason Reason) {
 	c.reasons[reason].Add(1)
 	c.stale.Add(int64(s.stale))
-	if s.queued == 0 {
-		return
-	}
+}
+
+// waited counts one wait in the queue.
+func (c *counters) waited(d time.Duration) {
 	c.queued.Add(1)
-	c.queueSum.Add(int64(s.queued))
-	for w := int64(s.queued); ; {
+	c.queueSum.Add(int64(d))
+	for w := int64(d); ; {
 		most := c.queueMax.Load()
 		if w <= most || c.queueMax.CompareAndSwap(most, w) {
 			return

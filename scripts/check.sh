@@ -37,7 +37,8 @@ may_import pool
 may_import proxy/engine
 may_import proxy/config
 may_import proxy/frame
-may_import proxy balance pool proxy/engine
+may_import proxy/exchange proxy/frame
+may_import proxy balance pool proxy/engine proxy/exchange proxy/frame
 may_import proxy/proxytest
 may_import proxy/loadtest proxy proxy/engine
 # These are pure: the standard library alone.

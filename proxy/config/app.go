@@ -29,7 +29,8 @@ const demoAbout = `forebay demo runs three echo servers, the proxy in front of t
 against it, prints a report, and fails where anything was lost.
 `
 
-const echoAbout = `forebay echo sends back what it receives. When it ends it prints what it served.
+const echoAbout = `forebay echo sends back what it receives, as bytes or as the replies to Thrift
+calls. When it ends it prints what it served.
 `
 
 const loadAbout = `forebay load sends requests and checks every reply, byte for byte. It fails
@@ -78,8 +79,7 @@ func (r *runner) app(a Actions) *cli.App {
 
 func (r *runner) demo(a Actions) *cli.Command {
 	var d Demo
-	return r.command("demo", demoAbout, demoSettings(&d),
-		func(settings) error { return nil },
+	return r.command("demo", demoAbout, demoSettings(&d), d.complete,
 		func(ctx context.Context) error { return a.Demo(ctx, d) })
 }
 

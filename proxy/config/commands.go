@@ -10,16 +10,36 @@ const (
 	maxSize    = 1 << 30
 )
 
+// minThriftSize and maxThriftSize bound the text of a call, which the numbers
+// must fit into as text, and which must fit into a frame.
+const (
+	minThriftSize = 32
+	maxThriftSize = 100 << 20 / 8
+)
+
 // Headings of the other commands' flags.
 const (
-	demoFlags    = "demo"
-	echoFlags    = "server"
-	faultFlags   = "misbehaviour"
-	loadFlags    = "load"
-	stopFlags    = "end"
-	printFlags   = "output"
+	demoFlags   = "demo"
+	echoFlags   = "server"
+	faultFlags  = "misbehaviour"
+	loadFlags   = "load"
+	stopFlags   = "end"
+	printFlags  = "output"
+	thriftFlags = "thrift"
+
+	thriftFaultFlags = "misbehaviour with --protocol thrift"
+
 	generalFlags = "other"
 )
+
+// protocolSetting is what demo, echo and load have in common.
+func protocolSetting(dst *string, category, usage string) *setting {
+	return &setting{
+		name: "protocol", category: category, def: "raw",
+		kind:  choice(dst, "raw", "thrift"),
+		usage: usage,
+	}
+}
 
 func demoSettings(d *Demo) settings {
 	own := settings{
@@ -39,10 +59,12 @@ func demoSettings(d *Demo) settings {
 			usage: "run `N` clients at once; there are 20 connections, the others wait their turn",
 		},
 		{
-			name: "requests-per-client", category: demoFlags, def: "20",
-			kind:  number(&d.RequestsPerClient, 1, maxCount, ""),
-			usage: "connect anew after `N` requests",
+			name: "requests-per-client", category: demoFlags, def: "20", defText: "default: 20, with thrift 0",
+			kind:  number(&d.RequestsPerClient, 1, maxCount, "one connection for all"),
+			usage: "connect anew after `N` requests; 0 keeps the connection",
 		},
+		protocolSetting(&d.Protocol, demoFlags, "make requests of `PROTOCOL`, raw or thrift: bytes, or calls, each of "+
+			"which may go to another backend"),
 		{
 			name: "keep", category: demoFlags, def: "off",
 			kind:  toggle(&d.Keep),
@@ -53,12 +75,18 @@ func demoSettings(d *Demo) settings {
 }
 
 func echoSettings(e *Echo) settings {
+	return append(echoServerSettings(e), echoThriftSettings(e)...)
+}
+
+func echoServerSettings(e *Echo) settings {
 	return settings{
 		{
 			name: "listen", category: echoFlags, defText: "required, may be repeated",
 			kind:  list(&e.Listen, ParseListen, listenTakes),
 			usage: "answer on `ADDR`: host:port, :port, [v6]:port or unix:/path",
 		},
+		protocolSetting(&e.Protocol, echoFlags, "answer `PROTOCOL`, raw or thrift: the bytes, or the calls of an echo "+
+			"service, framed, unframed or THeader, binary or compact, each reply as its call"),
 		{
 			name: "delay", category: echoFlags, def: "0",
 			kind:  duration(&e.Delay, "none"),
@@ -92,8 +120,31 @@ func echoSettings(e *Echo) settings {
 	}
 }
 
+func echoThriftSettings(e *Echo) settings {
+	every := func(name string, dst *int64, usage string) *setting {
+		return &setting{
+			name: name, category: thriftFaultFlags, def: "0", defText: "default: none",
+			kind:  number(dst, 1, math.MaxInt64, "none"),
+			usage: usage,
+		}
+	}
+	return settings{
+		every("wrong-id", &e.WrongID, "give every `N`th reply another sequence id than its call"),
+		{
+			name: "answer-oneway", category: thriftFaultFlags, def: "off",
+			kind:  toggle(&e.AnswerOneway),
+			usage: "reply to calls typed oneway, as servers do whose method has a result",
+		},
+		every("twice", &e.Twice, "send every `N`th reply twice"),
+		every("half", &e.Half, "cut every `N`th reply in half and close the connection"),
+		every("early", &e.Early, "answer every `N`th call, of those with more than 1 KiB of frame after the head, "+
+			"with an exception before that has been read"),
+		every("after", &e.After, "send a few bytes of junk shortly after every `N`th reply"),
+	}
+}
+
 func loadSettings(l *Load) settings {
-	return append(loadClientSettings(l), settings{
+	return append(append(loadClientSettings(l), loadThriftSettings(l)...), settings{
 		{
 			name: "duration", category: stopFlags, def: "10s",
 			kind:  duration(&l.Duration, ""),
@@ -117,6 +168,27 @@ func loadSettings(l *Load) settings {
 	}...)
 }
 
+func loadThriftSettings(l *Load) settings {
+	return settings{
+		{
+			name: "thrift-transport", category: thriftFlags, def: "framed",
+			kind:  choice(&l.ThriftTransport, "framed", "unframed", "header"),
+			usage: "put `TRANSPORT` around the calls: framed, unframed or header",
+		},
+		{
+			name: "thrift-protocol", category: thriftFlags, def: "binary",
+			kind:  choice(&l.ThriftProtocol, "binary", "compact"),
+			usage: "encode the calls in `PROTOCOL`: binary or compact",
+		},
+		{
+			name: "method", category: thriftFlags, def: "echo",
+			kind: choice(&l.Method, "echo", "mix"),
+			usage: "call `METHOD`: echo, or mix for all that the echo service has, at random: structs, exceptions, " +
+				"oneways, a method that does not exist",
+		},
+	}
+}
+
 func loadClientSettings(l *Load) settings {
 	return settings{
 		{
@@ -124,6 +196,8 @@ func loadClientSettings(l *Load) settings {
 			kind:  parsed(&l.Target, ParseAddress, addressTakes),
 			usage: "connect to `ADDR`: host:port, [v6]:port or unix:/path",
 		},
+		protocolSetting(&l.Protocol, loadFlags, "make requests of `PROTOCOL`, raw or thrift: bytes, or calls of the "+
+			"service that forebay echo --protocol thrift has"),
 		{
 			name: "clients", category: loadFlags, def: "64",
 			kind:  number(&l.Clients, 1, maxClients, ""),
@@ -132,7 +206,7 @@ func loadClientSettings(l *Load) settings {
 		{
 			name: "size", category: loadFlags, def: "64",
 			kind:  number(&l.Size, minSize, maxSize, ""),
-			usage: "send requests of `N` bytes; each reply is compared byte for byte",
+			usage: "send requests of `N` bytes, or with thrift a text of so many; each reply is compared byte for byte",
 		},
 		{
 			name: "requests-per-client", category: loadFlags, def: "0",
@@ -144,6 +218,11 @@ func loadClientSettings(l *Load) settings {
 			kind: rate(&l.Rate),
 			usage: "plan `R` requests per second over all clients and count latency from the planned start, so " +
 				"that a stall counts for all that it held up; 0: each client sends when it has its reply",
+		},
+		{
+			name: "think", category: loadFlags, def: "0",
+			kind:  duration(&l.Think, "no wait"),
+			usage: "have each client wait `DURATION` between its requests",
 		},
 		{
 			name: "skip", category: loadFlags, def: "0",

@@ -59,7 +59,8 @@ type Serve struct {
 	// jitter. Zero: no limit.
 	MaxLifetime time.Duration
 
-	// Reuse is "never" or "quiet"; ReuseQuiet, above 0, matters with "quiet".
+	// Reuse is "never", "quiet" or "trust"; ReuseQuiet, above 0, matters with
+	// "quiet".
 	Reuse      string
 	ReuseQuiet time.Duration
 
@@ -96,8 +97,11 @@ type Serve struct {
 	// are cut at once.
 	DrainTimeout time.Duration
 
-	// Protocol is "raw".
+	// Protocol is "raw", "thrift" or "length".
 	Protocol string
+
+	// Requests matters with the protocols that know requests.
+	Requests Requests
 
 	// Engine is "auto" or "net".
 	Engine string
@@ -121,9 +125,15 @@ type Demo struct {
 	// Keep goes on serving after the load, until interrupted.
 	Keep bool
 
-	// Clients is how many run at once, RequestsPerClient how many requests each
-	// sends before it connects anew; both at least 1.
-	Clients, RequestsPerClient int
+	// Clients is how many run at once, at least 1.
+	Clients int
+
+	// RequestsPerClient is how many requests each client sends before it
+	// connects anew. Zero: the connection is kept.
+	RequestsPerClient int
+
+	// Protocol is "raw" or "thrift".
+	Protocol string
 
 	// LogLevel and LogFormat are as in Serve.
 	LogLevel, LogFormat string
@@ -147,6 +157,16 @@ type Echo struct {
 
 	// Silent reads and never answers.
 	Silent bool
+
+	// Protocol is "raw" or "thrift". What follows is unset with "raw".
+	Protocol string
+
+	// WrongID, Twice, Half, Early and After spoil every so manieth reply each.
+	// Zero: none.
+	WrongID, Twice, Half, Early, After int64
+
+	// AnswerOneway replies to oneway calls.
+	AnswerOneway bool
 }
 
 // Load is what `forebay load` takes.
@@ -157,7 +177,8 @@ type Load struct {
 	// Clients is how many run at once, at least 1.
 	Clients int
 
-	// Size is the bytes of each request and reply, at least 16.
+	// Size is the bytes of each request and reply, at least 16. With thrift, it
+	// is those of the text in a call, at least 32.
 	Size int
 
 	// Duration and Requests, the number in all, say when the load ends: one of
@@ -173,8 +194,16 @@ type Load struct {
 	// client sends as soon as it has its reply.
 	Rate float64
 
+	// Think is how long each client waits between its requests. Zero: not at all.
+	Think time.Duration
+
 	// Timeout is the longest wait for a connection, a greeting or a reply; above 0.
 	Timeout time.Duration
+
+	// Protocol is "raw" or "thrift". ThriftTransport ("framed", "unframed" or
+	// "header"), ThriftProtocol ("binary" or "compact") and Method ("echo" or
+	// "mix") matter with "thrift".
+	Protocol, ThriftTransport, ThriftProtocol, Method string
 
 	// Skip is the bytes of greeting that each connection ignores.
 	Skip int

@@ -102,6 +102,25 @@ func number[T int | int64](dst *T, lo, hi T, zero string) kind {
 	}}
 }
 
+// size takes bytes, or a number of units of 1,024 of them.
+func size(dst *int64, lo, hi int64) kind {
+	takes := fmt.Sprintf("bytes from %d to %d, or a number with KiB, MiB or GiB", lo, hi)
+	return kind{takes: takes, read: func(v string) error {
+		digits, unit := v, int64(1)
+		for i, suffix := range []string{"KiB", "MiB", "GiB"} {
+			if d, ok := strings.CutSuffix(v, suffix); ok {
+				digits, unit = d, 1<<(10*(i+1))
+			}
+		}
+		n, err := strconv.ParseInt(digits, 10, 64)
+		if err != nil || n > hi/unit || n*unit < lo {
+			return &valueError{given: v, takes: takes}
+		}
+		*dst = n * unit
+		return nil
+	}}
+}
+
 func orZero(meaning string) string {
 	if meaning == "" {
 		return ""

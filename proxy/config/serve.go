@@ -13,6 +13,7 @@ const (
 	poolFlags     = "pool"
 	queueFlags    = "queue"
 	sessionFlags  = "session"
+	requestFlags  = "requests (--protocol thrift or length)"
 	byteFlags     = "protocol and engine"
 	loggingFlags  = "logging"
 )
@@ -29,6 +30,7 @@ func serveSettings(s *Serve) settings {
 	all = append(all, queueSettings(s)...)
 	all = append(all, sessionSettings(s)...)
 	all = append(all, byteSettings(s)...)
+	all = append(all, requestSettings(s)...)
 	all = append(all, logSettings(&s.LogLevel, &s.LogFormat, "info")...)
 	for _, f := range all {
 		f.env = "FOREBAY_" + strings.ToUpper(strings.ReplaceAll(f.name, "-", "_"))
@@ -86,12 +88,13 @@ func backendSettings(s *Serve) settings {
 func poolSettings(s *Serve) settings {
 	return settings{
 		{
-			name: "min-idle", category: poolFlags, def: "auto",
+			name: "min-idle", category: poolFlags, def: "auto", defText: "default: auto, and 0 where requests are pooled",
 			kind: minIdle(&s.MinIdle),
 			usage: "keep `N|auto` unused connections to each backend dialed ahead, inside its max, so that a " +
 				"client need not wait for a dial. auto: as many as the recent arrival rate and dial " +
 				"time call for, none while there is no traffic. More than 1 can stall a server that " +
-				"serves one connection at a time: it waits on a connection that no client uses yet",
+				"serves one connection at a time, and any can where a server has a thread for each " +
+				"connection: it waits on a connection that no client uses yet",
 		},
 		{
 			name: "virgin-timeout", category: poolFlags, def: "10s",
@@ -101,8 +104,9 @@ func poolSettings(s *Serve) settings {
 		},
 		{
 			name: "idle-timeout", category: poolFlags, def: "60s",
-			kind:  duration(&s.IdleTimeout, ""),
-			usage: "close a used connection that has lain idle for `DURATION`; only with --reuse quiet",
+			kind: duration(&s.IdleTimeout, ""),
+			usage: "close a used connection that has lain idle for `DURATION`; keep it below the time after which " +
+				"the server, or anything between, drops silent clients",
 		},
 		{
 			name: "max-lifetime", category: poolFlags, def: "1h",
@@ -111,10 +115,11 @@ func poolSettings(s *Serve) settings {
 		},
 		{
 			name: "reuse", category: poolFlags, def: "never",
-			kind: choice(&s.Reuse, "never", "quiet"),
+			kind: choice(&s.Reuse, "never", "quiet", "trust"),
 			usage: "give a connection to a next client `WHEN`: never, or quiet, once it has been still for " +
 				"--reuse-quiet after a clean end. Raw bytes cannot prove that no reply is still owed: quiet " +
-				"is for stateless servers that answer each request once. It withholds the client's FIN from the backend",
+				"is for stateless servers that answer each request once. It withholds the client's FIN from the backend. " +
+				"trust is for --protocol length without --length-id: every request gets one reply",
 		},
 		{
 			name: "reuse-quiet", category: poolFlags, def: "20ms",
@@ -190,9 +195,10 @@ func byteSettings(s *Serve) settings {
 	return settings{
 		{
 			name: "protocol", category: byteFlags, def: "raw",
-			kind: choice(&s.Protocol, "raw"),
+			kind: choice(&s.Protocol, "raw", "thrift", "length"),
 			usage: "take the bytes as `PROTOCOL`: raw knows no messages, so a backend connection serves one " +
-				"client (but see --reuse)",
+				"client (but see --reuse); thrift and length, where a length field tells a message's end, share " +
+				"backend connections request by request",
 		},
 		{
 			name: "engine", category: byteFlags, def: "auto",

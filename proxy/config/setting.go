@@ -46,6 +46,10 @@ func (s *setting) Names() []string {
 // IsSet tells whether the flag was given; the environment does not count.
 func (s *setting) IsSet() bool { return len(s.given) > 0 }
 
+// wasGiven tells whether the value is another's than the default, once it is
+// resolved.
+func (s *setting) wasGiven() bool { return s.IsSet() || s.source == s.env && s.env != "" }
+
 // IsBoolFlag tells that the flag may stand alone.
 func (s *setting) IsBoolFlag() bool { return s.alone }
 

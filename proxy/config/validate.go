@@ -5,6 +5,9 @@ import "fmt"
 // complete fills in the backends' Max and checks what no single flag can. ss
 // tells where the values came from.
 func (s *Serve) complete(ss settings) error {
+	if err := s.completeProtocol(ss); err != nil {
+		return err
+	}
 	source := ss.source("backend")
 	if len(s.Backends) == 0 {
 		return fmt.Errorf("--backend is required: %s, may be repeated", backendTakes)
@@ -39,6 +42,28 @@ func (s *Serve) check(b Backend, ss settings) error {
 	return nil
 }
 
+// forThrift refuses what only thrift has beside another protocol.
+func forThrift(protocol string, ss settings, names ...string) error {
+	if protocol == "thrift" {
+		return nil
+	}
+	for _, name := range names {
+		if s := ss.find(name); s.IsSet() {
+			return fmt.Errorf("%s: got %q beside --protocol %s; takes --protocol thrift", s.source, s, protocol)
+		}
+	}
+	return nil
+}
+
+// complete keeps the connections of thrift, unless told not to: it is there for
+// clients that stay connected.
+func (d *Demo) complete(ss settings) error {
+	if d.Protocol == "thrift" && !ss.find("requests-per-client").IsSet() {
+		d.RequestsPerClient = 0
+	}
+	return nil
+}
+
 func (e *Echo) complete(ss settings) error {
 	if len(e.Listen) == 0 {
 		return fmt.Errorf("--listen is required: %s, may be repeated", listenTakes)
@@ -50,13 +75,19 @@ func (e *Echo) complete(ss settings) error {
 		}
 		seen[a.key()] = true
 	}
-	return nil
+	return forThrift(e.Protocol, ss, "wrong-id", "answer-oneway", "twice", "half", "early", "after")
 }
 
 // complete leaves one of the two ends: a number of requests, or the duration.
 func (l *Load) complete(ss settings) error {
 	if l.Target == (Address{}) {
 		return fmt.Errorf("--target is required: %s", addressTakes)
+	}
+	if err := forThrift(l.Protocol, ss, "thrift-transport", "thrift-protocol", "method"); err != nil {
+		return err
+	}
+	if l.Protocol == "thrift" && (l.Size < minThriftSize || l.Size > maxThriftSize) {
+		return fmt.Errorf("--size: got %d beside --protocol thrift; takes a number from %d to %d", l.Size, minThriftSize, maxThriftSize)
 	}
 	if l.Requests == 0 {
 		return nil

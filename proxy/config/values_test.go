@@ -28,6 +28,7 @@ func defaultServe() Serve {
 		KeepAlive:          30 * time.Second,
 		DrainTimeout:       30 * time.Second,
 		Protocol:           "raw",
+		Requests:           defaultRequests(),
 		Engine:             "auto",
 		LogLevel:           "info",
 		LogFormat:          "auto",
@@ -171,8 +172,15 @@ func TestOtherCommandsTakeFlagsOnly(t *testing.T) {
 	// Right and wrong values for serving: neither may matter to the others.
 	env := map[string]string{"FOREBAY_BACKEND": "a:1", "FOREBAY_LISTEN": ":7", "FOREBAY_QUEUE": "abc", "FOREBAY_LOG_LEVEL": "loud"}
 
-	demo := Demo{Duration: 10 * time.Second, Clients: 64, RequestsPerClient: 20, LogLevel: "warn", LogFormat: "auto"}
-	load := Load{Target: Address{"tcp", "a:1"}, Clients: 64, Size: 64, Duration: 10 * time.Second, Timeout: 30 * time.Second}
+	demo := Demo{Duration: 10 * time.Second, Clients: 64, RequestsPerClient: 20, Protocol: "raw", LogLevel: "warn", LogFormat: "auto"}
+	persistent := demo
+	persistent.Protocol, persistent.RequestsPerClient = "thrift", 0
+	load := Load{
+		Target: Address{"tcp", "a:1"}, Clients: 64, Size: 64, Duration: 10 * time.Second, Timeout: 30 * time.Second,
+		Protocol: "raw", ThriftTransport: "framed", ThriftProtocol: "binary", Method: "echo",
+	}
+	counted := load
+	counted.Duration, counted.Requests = 0, 1000000
 	tests := []struct {
 		line string
 		want call
@@ -180,27 +188,48 @@ func TestOtherCommandsTakeFlagsOnly(t *testing.T) {
 		{line: "demo", want: call{demo: &demo}},
 		{
 			line: "demo --listen :0 --duration 1s --keep --clients 3 --requests-per-client 4 --log-level debug --log-format json",
-			want: call{demo: &Demo{Address{"tcp", ":0"}, time.Second, true, 3, 4, "debug", "json"}},
+			want: call{demo: &Demo{Address{"tcp", ":0"}, time.Second, true, 3, 4, "raw", "debug", "json"}},
 		},
-		{line: "echo --listen :1", want: call{echo: &Echo{Listen: []Address{{"tcp", ":1"}}}}},
+		{line: "demo --protocol thrift", want: call{demo: &persistent}},
+		{
+			line: "demo --listen :0 --duration 1s --clients 3 --requests-per-client 4 --protocol thrift --log-level debug --log-format json",
+			want: call{demo: &Demo{Address{"tcp", ":0"}, time.Second, false, 3, 4, "thrift", "debug", "json"}},
+		},
+		{line: "echo --listen :1", want: call{echo: &Echo{Listen: []Address{{"tcp", ":1"}}, Protocol: "raw"}}},
 		{
 			line: "echo --listen :0 --listen :0 --listen unix:/x,y --delay 1s --late 2s --greet hello --close-after 3 --reset-after 4 --silent",
 			want: call{echo: &Echo{
 				Listen: []Address{{"tcp", ":0"}, {"tcp", ":0"}, {"unix", "/x,y"}},
 				Delay:  time.Second, Late: 2 * time.Second, Greet: "hello", CloseAfter: 3, ResetAfter: 4, Silent: true,
+				Protocol: "raw",
+			}},
+		},
+		{
+			line: "echo --listen :1 --protocol thrift --wrong-id 1 --answer-oneway --twice 2 --half 3 --early 4 --after 5",
+			want: call{echo: &Echo{
+				Listen: []Address{{"tcp", ":1"}}, Protocol: "thrift",
+				WrongID: 1, AnswerOneway: true, Twice: 2, Half: 3, Early: 4, After: 5,
 			}},
 		},
 		{line: "load --target a:1", want: call{load: &load}},
 		{
-			line: "load --target unix:/x --clients 1 --size 16 --duration 3s --requests-per-client 4 --rate 5.5 --timeout 6s --skip 7 --json",
+			line: "load --target unix:/x --clients 1 --size 16 --duration 3s --requests-per-client 4 --rate 5.5 --think 8s --timeout 6s --skip 7 --json",
 			want: call{load: &Load{
 				Target: Address{"unix", "/x"}, Clients: 1, Size: 16, Duration: 3 * time.Second,
-				RequestsPerClient: 4, Rate: 5.5, Timeout: 6 * time.Second, Skip: 7, JSON: true,
+				RequestsPerClient: 4, Rate: 5.5, Think: 8 * time.Second, Timeout: 6 * time.Second, Skip: 7, JSON: true,
+				Protocol: "raw", ThriftTransport: "framed", ThriftProtocol: "binary", Method: "echo",
+			}},
+		},
+		{
+			line: "load --target unix:/x --clients 1 --size 32 --duration 3s --timeout 6s --protocol thrift --thrift-transport header --thrift-protocol compact --method mix",
+			want: call{load: &Load{
+				Target: Address{"unix", "/x"}, Clients: 1, Size: 32, Duration: 3 * time.Second, Timeout: 6 * time.Second,
+				Protocol: "thrift", ThriftTransport: "header", ThriftProtocol: "compact", Method: "mix",
 			}},
 		},
 		{
 			line: "load --target a:1 --requests 1000000",
-			want: call{load: &Load{Target: Address{"tcp", "a:1"}, Clients: 64, Size: 64, Requests: 1000000, Timeout: 30 * time.Second}},
+			want: call{load: &counted},
 		},
 	}
 	for _, tt := range tests {

@@ -185,6 +185,22 @@ func TestRunCountsALargeRequestThatIsNotRead(t *testing.T) {
 	}
 }
 
+func TestRunCountsAWrongReplyToALargeRequestThatIsNotRead(t *testing.T) {
+	for _, thrift := range []bool{false, true} {
+		ln := listen(t, "tcp")
+		over := make(chan struct{})
+		serveBad(t, ln, func(conns [2]net.Conn, _ int) {
+			conns[0].Write([]byte("no reply to anything"))
+			<-over
+		}, 0)
+		res := load(t, ln, LoadConfig{Thrift: thrift, Clients: 1, Size: 12 << 20, Requests: 1, Timeout: patience})
+		close(over)
+		if got := kindsOf(res); got[altered] != 1 || len(got) != 1 {
+			t.Errorf("result = %+v, want the reply counted at once", res)
+		}
+	}
+}
+
 func TestRunBacksOffFromADeadServer(t *testing.T) {
 	gone := filepath.Join(t.TempDir(), "gone")
 	closed := listen(t, "tcp")

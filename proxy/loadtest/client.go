@@ -17,10 +17,11 @@ type client struct {
 	run     *run
 	id      uint64
 	seq     uint64        // number of the latest request, over all connections
-	made    int64         // requests answered on conn
+	made    int64         // requests done on conn
 	backoff time.Duration // the wait after the next failed connect
 	failed  bool          // the latest connect did
-	want    []byte        // the latest request, and so its reply
+	calls   *caller       // nil: raw requests
+	want    []byte        // the latest raw request, and so its reply
 	got     []byte        // one byte longer, to see one too many
 	lat     batch
 
@@ -31,14 +32,19 @@ type client struct {
 }
 
 func newClient(r *run, id uint64) *client {
-	return &client{
+	c := &client{
 		run:     r,
 		id:      id,
 		backoff: dialBackoff,
-		want:    make([]byte, r.cfg.Size),
 		got:     make([]byte, r.cfg.Size+1),
 		lat:     batch{to: r.latencies},
 	}
+	if r.cfg.Thrift {
+		c.calls = newCaller(c, &r.cfg)
+	} else {
+		c.want = make([]byte, r.cfg.Size)
+	}
+	return c
 }
 
 // work makes requests of the plan until that ends or stop is closed, then
@@ -57,7 +63,7 @@ func (c *client) work(ctx context.Context, stop <-chan struct{}) {
 			return
 		}
 		c.request(ctx, from)
-		if c.failed && !c.rest(stop) {
+		if c.failed && !c.rest(stop) || !c.think(stop) {
 			return
 		}
 	}
@@ -80,6 +86,12 @@ func (c *client) rest(stop <-chan struct{}) bool {
 	return pause(d, stop)
 }
 
+// think lets the time between two requests pass. It reports false if stop was
+// closed.
+func (c *client) think(stop <-chan struct{}) bool {
+	return c.run.cfg.Think == 0 || pause(c.run.cfg.Think, stop)
+}
+
 // request makes one request and counts what came of it. Its latency counts from
 // the given time; zero means from the write.
 func (c *client) request(ctx context.Context, from time.Time) {
@@ -91,13 +103,20 @@ func (c *client) request(ctx context.Context, from time.Time) {
 	if from.IsZero() {
 		from = now
 	}
-	if f := c.exchange(now); f != nil {
+	answered, f := c.exchange(now)
+	switch {
+	case f != nil && !f.usable:
 		c.drop()
 		c.run.tally.requestFault(f)
 		return
+	case f != nil:
+		c.run.tally.requestFault(f)
+	case answered:
+		c.lat.add(time.Since(from))
+		c.run.tally.reply()
+	default:
+		c.run.tally.oneway()
 	}
-	c.lat.add(time.Since(from))
-	c.run.tally.reply()
 	c.made++
 	if c.made == c.run.cfg.RequestsPerClient {
 		c.finish()
@@ -121,6 +140,9 @@ func (c *client) connect(ctx context.Context) *fault {
 	if f := c.skipGreeting(); f != nil {
 		c.drop()
 		return f
+	}
+	if c.calls != nil {
+		c.calls.connected(c.conn)
 	}
 	c.run.tally.sessions.Add(1)
 	c.failed = false
@@ -162,6 +184,8 @@ func (c *client) readEnd() *fault {
 	}
 	n, err := c.conn.Read(c.got)
 	switch {
+	case n > 0 && c.calls != nil && c.calls.isOnewayReply(c.got[:n]):
+		return c.mismatch(onewayReply, "got a reply to a oneway, after the last reply")
 	case n > 0:
 		return c.mismatch(extraBytes, fmt.Sprintf("%d bytes after the last reply", n))
 	case errors.Is(err, io.EOF):

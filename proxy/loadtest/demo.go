@@ -25,12 +25,16 @@ type DemoConfig struct {
 	// Proxy is how the proxy is set; the demo brings the backends.
 	Proxy proxy.Config
 
+	// Thrift makes the backends an echo service and the requests its calls,
+	// framed and binary.
+	Thrift bool
+
 	// Network and Addr are where the proxy listens. Empty: a free loopback port.
 	Network, Addr string
 
 	Duration          time.Duration // of the load
 	Clients           int           // at once
-	RequestsPerClient int           // before a client connects anew
+	RequestsPerClient int           // before a client connects anew; 0: it does not
 
 	// Keep goes on serving after the load, until the context ends.
 	Keep bool
@@ -50,8 +54,8 @@ func Demo(ctx context.Context, cfg DemoConfig) (ok bool, err error) {
 	if err := d.start(ctx); err != nil {
 		return false, err
 	}
-	fmt.Fprintf(d.Out, "%d clients of %d requests each → forebay %s → %d backends, %d connections\n",
-		d.Clients, d.RequestsPerClient, d.listener.Addr(), len(demoBackends), demoSlots())
+	fmt.Fprintf(d.Out, "%s → forebay %s → %d backends, %d connections\n",
+		d.clients(), d.listener.Addr(), len(demoBackends), demoSlots())
 	res, err := Run(ctx, d.load())
 	if err != nil {
 		return false, err
@@ -64,6 +68,18 @@ func Demo(ctx context.Context, cfg DemoConfig) (ok bool, err error) {
 		<-ctx.Done()
 	}
 	return res.OK(), nil
+}
+
+// clients describes them.
+func (d *demo) clients() string {
+	what := "requests"
+	if d.Thrift {
+		what = "calls"
+	}
+	if d.RequestsPerClient == 0 {
+		return fmt.Sprintf("%d clients, each with one connection for all its %s", d.Clients, what)
+	}
+	return fmt.Sprintf("%d clients of %d %s each", d.Clients, d.RequestsPerClient, what)
 }
 
 func demoSlots() (n int) {
@@ -88,7 +104,7 @@ func (d *demo) start(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("start an echo server: %w", err)
 		}
-		e := NewEcho(EchoConfig{})
+		e := NewEcho(EchoConfig{Thrift: d.Thrift})
 		d.echoes = append(d.echoes, e)
 		d.running.Go(func() { e.Serve(ln) })
 		d.Proxy.Backends = append(d.Proxy.Backends,
@@ -128,6 +144,7 @@ func (d *demo) load() LoadConfig {
 	cfg := LoadConfig{
 		Network: addr.Network(), Addr: addr.String(), Size: demoSize,
 		Clients: d.Clients, Duration: d.Duration, RequestsPerClient: int64(d.RequestsPerClient),
+		Thrift: d.Thrift,
 	}
 	if d.Progress {
 		cfg.Progress = d.progress
@@ -155,8 +172,19 @@ func (d *demo) report(res Result, st proxy.Stats) error {
 	if st.Queued > 0 {
 		mean = st.QueueSum / time.Duration(st.Queued)
 	}
-	fmt.Fprintf(d.Out, "\nwait in the queue: %d sessions waited, mean %v, longest %v\n\n",
-		st.Queued, mean.Round(time.Microsecond), st.QueueMax.Round(time.Microsecond))
+	who := "sessions"
+	if d.Thrift {
+		who = "requests"
+	}
+	fmt.Fprintf(d.Out, "\nwait in the queue: %d %s waited, mean %v, longest %v\n\n",
+		st.Queued, who, mean.Round(time.Microsecond), st.QueueMax.Round(time.Microsecond))
+	if d.Thrift {
+		return d.reportCalls(st)
+	}
+	return d.reportSessions(st)
+}
+
+func (d *demo) reportSessions(st proxy.Stats) error {
 	w := tabwriter.NewWriter(d.Out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "backend\tmax\tweight\tsessions\tshare\tpeak leased\tdials\tfound ready\t")
 	var all int64
@@ -166,6 +194,21 @@ func (d *demo) report(res Result, st proxy.Stats) error {
 	for _, b := range st.Backends {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%.1f%%\t%d\t%d\t%d\t\n", b, b.Max, b.Weight, b.Sessions,
 			100*float64(b.Sessions)/float64(max(all, 1)), b.Load.PeakLeased, b.Pool.Dials, b.Pool.Ready)
+	}
+	return w.Flush()
+}
+
+// reportCalls is for calls, which are shared out one by one.
+func (d *demo) reportCalls(st proxy.Stats) error {
+	w := tabwriter.NewWriter(d.Out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "backend\tmax\tweight\trequests\tshare\tpeak leased\tdials\treused\t")
+	var all int64
+	for _, b := range st.Backends {
+		all += b.Requests
+	}
+	for _, b := range st.Backends {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%.1f%%\t%d\t%d\t%d\t\n", b, b.Max, b.Weight, b.Requests,
+			100*float64(b.Requests)/float64(max(all, 1)), b.Load.PeakLeased, b.Pool.Dials, b.Pool.Ready)
 	}
 	return w.Flush()
 }

@@ -11,6 +11,15 @@
 // slow, silent, speak first, or end its connections early, so that a proxy can
 // be tested against a backend that misbehaves.
 //
+// Both speak raw bytes, or Thrift: then each request is a call of the echo
+// service, whose methods between them use all that the protocol has, and of a
+// reply the sequence id, the method and the type of message are checked too. A
+// proxy that shares out calls is wrong in more ways than one that shares out
+// connections, and so the server can be: it answers oneways, answers twice, in
+// part, too early or to another sequence id. It tells the form of each call,
+// transport and protocol, from its first bytes, and answers in that form.
+// Values are encoded and decoded by the Apache library.
+//
 // The package logs nothing and keeps nothing global; all goroutines end before
 // the call that started them returns.
 package loadtest

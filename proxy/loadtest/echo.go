@@ -15,6 +15,9 @@ const echoBuffer = 16 << 10
 // EchoConfig describes the manners of an Echo. The zero value echoes at once
 // and never ends a connection by itself.
 type EchoConfig struct {
+	// Thrift serves calls of the echo service instead of raw bytes.
+	Thrift bool
+
 	// Delay is the wait before each reply.
 	Delay time.Duration
 
@@ -37,25 +40,57 @@ type EchoConfig struct {
 
 	// Silent reads and never answers.
 	Silent bool
+
+	// The rest is for Thrift only. A number N stands for every Nth reply of
+	// the server; zero for none.
+
+	// WrongID replies carry another sequence id than their call.
+	WrongID int64
+
+	// AnswerOneway replies to calls typed oneway, as servers do whose method has a
+	// result.
+	AnswerOneway bool
+
+	// Twice replies are sent twice, in one write.
+	Twice int64
+
+	// Half replies are cut in half, and the connection is closed.
+	Half int64
+
+	// Early answers every Nth call that has more than 1 KiB of frame left
+	// after its head, with an exception, before it reads that.
+	Early int64
+
+	// After replies are followed by a few bytes that are no message, a little
+	// later.
+	After int64
 }
 
-// EchoStats counts what an Echo did since it was made.
+// EchoStats counts what an Echo did since it was made. The last four stay 0
+// without Thrift.
 type EchoStats struct {
 	Accepted int64 // connections accepted
 	Open     int64 // connections open now
 	PeakOpen int64 // most connections open at once
 	BytesIn  int64 // bytes received
 	BytesOut int64 // bytes sent, greetings included
+	Calls    int64 // calls received, oneways included
+	Oneways  int64 // of them, those that want no reply
+	Replies  int64 // replies begun; a second copy of one does not count
+	Faults   int64 // faults made as AnswerOneway and those below it tell to
 }
 
 // An Echo is a TCP or Unix socket server that sends back what it receives. A
-// reply is the echo of what one read returned.
+// reply is the echo of what one read returned or, with Thrift, the answer to
+// one call.
 type Echo struct {
 	cfg     EchoConfig
 	buffers sync.Pool     // of *[echoBuffer]byte: short sessions leave no garbage
 	closed  chan struct{} // closed by Close
 
-	in, out atomic.Int64
+	in, out                         atomic.Int64
+	calls, oneways, replies, faults atomic.Int64
+	large                           atomic.Int64 // calls that could be answered early
 
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
@@ -133,6 +168,10 @@ func (e *Echo) Stats() EchoStats {
 		PeakOpen: e.peak,
 		BytesIn:  e.in.Load(),
 		BytesOut: e.out.Load(),
+		Calls:    e.calls.Load(),
+		Oneways:  e.oneways.Load(),
+		Replies:  e.replies.Load(),
+		Faults:   e.faults.Load(),
 	}
 }
 
@@ -182,12 +221,19 @@ func (e *Echo) forget(conn net.Conn) {
 func (e *Echo) handle(conn net.Conn) {
 	defer e.forget(conn)
 	defer conn.Close()
-	buf := e.buffers.Get().(*[echoBuffer]byte)
-	defer e.buffers.Put(buf)
-
 	if e.cfg.Greet != "" && e.send(conn, []byte(e.cfg.Greet)) != nil {
 		return
 	}
+	if e.cfg.Thrift {
+		e.serveThrift(conn)
+		return
+	}
+	e.serveRaw(conn)
+}
+
+func (e *Echo) serveRaw(conn net.Conn) {
+	buf := e.buffers.Get().(*[echoBuffer]byte)
+	defer e.buffers.Put(buf)
 	for received := int64(0); ; {
 		n, err := conn.Read(buf[:])
 		if err != nil {

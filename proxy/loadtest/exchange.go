@@ -11,28 +11,42 @@ import (
 // whose server answers before it has read all.
 const largeRequest = 64 << 10
 
-// exchange sends the next request and checks the reply.
-func (c *client) exchange(now time.Time) *fault {
+// exchange sends the next request and checks the reply. It reports whether
+// there was one.
+func (c *client) exchange(now time.Time) (answered bool, f *fault) {
 	c.seq++
-	fillPattern(c.want, c.id, c.seq)
 	c.arm(now)
-	if len(c.want) > largeRequest {
-		return c.exchangeLarge()
+	if c.calls != nil {
+		return c.calls.exchange()
 	}
-	if _, err := c.conn.Write(c.want); err != nil {
-		return c.fault(stageWrite, err)
-	}
-	return c.readReply()
+	return true, c.exchangeBytes()
 }
 
-func (c *client) exchangeLarge() *fault {
+func (c *client) exchangeBytes() *fault {
+	fillPattern(c.want, c.id, c.seq)
+	return c.send(c.want, c.readReply)
+}
+
+// send writes a request and has read take its reply.
+func (c *client) send(request []byte, read func() *fault) *fault {
+	if len(request) > largeRequest {
+		return c.sendLarge(request, read)
+	}
+	if _, err := c.conn.Write(request); err != nil {
+		return c.fault(stageWrite, err)
+	}
+	return read()
+}
+
+func (c *client) sendLarge(request []byte, read func() *fault) *fault {
 	conn := c.conn
 	written := make(chan error, 1) // buffered: the sender never blocks
 	go func() {
-		_, err := conn.Write(c.want)
+		_, err := conn.Write(request)
 		written <- err
 	}()
-	if f := c.readReply(); f != nil {
+	f := read()
+	if f != nil && !f.usable {
 		c.drop() // ends the write
 		<-written
 		return f
@@ -40,7 +54,7 @@ func (c *client) exchangeLarge() *fault {
 	if err := <-written; err != nil {
 		return c.fault(stageWrite, err)
 	}
-	return nil
+	return f
 }
 
 // readReply reads until the reply is whole and right, or is seen to be wrong.

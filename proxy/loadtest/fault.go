@@ -39,15 +39,20 @@ const (
 	otherRequest = "mismatch_other_request"
 	altered      = "mismatch_altered"
 	extraBytes   = "mismatch_extra_bytes"
+	wrongID      = "mismatch_sequence_id"
+	wrongMethod  = "mismatch_method"
+	onewayReply  = "mismatch_oneway_reply"
 )
 
 // A fault is one thing that went wrong. Abandoned says that nothing did: the
-// run was cancelled and did not wait.
+// run was cancelled and did not wait. Usable says that the connection can take
+// the next request.
 type fault struct {
 	kind      string
 	text      string
 	mismatch  bool
 	abandoned bool
+	usable    bool
 }
 
 // causes are looked through in order; the first that fits names the error.

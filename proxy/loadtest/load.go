@@ -1,6 +1,7 @@
 package loadtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,6 +68,20 @@ type LoadConfig struct {
 	// every connection.
 	Skip int
 
+	// Think is how long each client waits between its requests. Zero: not at
+	// all.
+	Think time.Duration
+
+	// Thrift makes each request a call of the echo service, whose text or
+	// binary has Size bytes, at least 32. The form of the calls is
+	// ThriftTransport, "framed" (the default), "unframed" or "header", and
+	// ThriftProtocol, "binary" (the default) or "compact". Method is "echo"
+	// (the default) or "mix", all that the service has, at random.
+	Thrift          bool
+	ThriftTransport string
+	ThriftProtocol  string
+	Method          string
+
 	// Progress is called once a second while Run runs, by the goroutine that
 	// called Run. Nil: none.
 	Progress func(Snapshot)
@@ -103,6 +118,30 @@ func (cfg *LoadConfig) check() error {
 		return fmt.Errorf("loadtest: timeout is %v, want 0 or more", cfg.Timeout)
 	case cfg.Skip < 0:
 		return fmt.Errorf("loadtest: %d bytes to skip, want 0 or more", cfg.Skip)
+	case cfg.Think < 0:
+		return fmt.Errorf("loadtest: think is %v, want 0 or more", cfg.Think)
+	case cfg.Thrift:
+		return cfg.checkThrift()
+	}
+	return nil
+}
+
+// checkThrift also puts the defaults in.
+func (cfg *LoadConfig) checkThrift() error {
+	cfg.ThriftTransport = cmp.Or(cfg.ThriftTransport, "framed")
+	cfg.ThriftProtocol = cmp.Or(cfg.ThriftProtocol, "binary")
+	cfg.Method = cmp.Or(cfg.Method, "echo")
+	if _, ok := transports[cfg.ThriftTransport]; !ok {
+		return fmt.Errorf("loadtest: Thrift transport is %q, want framed, unframed or header", cfg.ThriftTransport)
+	}
+	if _, ok := encodings[cfg.ThriftProtocol]; !ok {
+		return fmt.Errorf("loadtest: Thrift protocol is %q, want binary or compact", cfg.ThriftProtocol)
+	}
+	switch {
+	case cfg.Method != "echo" && cfg.Method != "mix":
+		return fmt.Errorf("loadtest: method is %q, want echo or mix", cfg.Method)
+	case cfg.Size < minText || cfg.Size > maxSize:
+		return fmt.Errorf("loadtest: size is %d bytes, want %d to %d with Thrift", cfg.Size, minText, maxSize)
 	}
 	return nil
 }

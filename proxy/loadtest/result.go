@@ -11,19 +11,23 @@ import (
 
 // A Result says what came of a run.
 type Result struct {
-	// Requests is the requests that came to an end: a right reply, an error
-	// or a mismatch. A request for which no connection could be had is one of
+	// Requests is the requests that came to an end: a right reply, a oneway
+	// sent, an error or a mismatch. A request for which no connection could be had is one of
 	// them.
 	Requests int64
 
 	// Replies is the requests that were answered rightly.
 	Replies int64
 
+	// Oneways is the requests that were sent and want no reply.
+	Oneways int64
+
 	// Sessions is the connections that were dialed successfully and used.
 	Sessions int64
 
-	// Errors counts failed dials, short replies, resets, timeouts, and
-	// connections that did not end well after their last reply.
+	// Errors counts failed dials, short replies, resets, timeouts, exceptions
+	// instead of replies, and connections that did not end well after their
+	// last reply.
 	Errors int64
 
 	// Mismatches counts replies that were wrong, and connections on which
@@ -56,12 +60,12 @@ func (r Result) OK() bool {
 	return r.Errors == 0 && r.Mismatches == 0 && r.Requests > 0
 }
 
-// Rate returns the right replies per second.
+// Rate returns the right replies per second, and the oneways.
 func (r Result) Rate() float64 {
 	if r.Elapsed <= 0 {
 		return 0
 	}
-	return float64(r.Replies) / r.Elapsed.Seconds()
+	return float64(r.Replies+r.Oneways) / r.Elapsed.Seconds()
 }
 
 // WriteTable writes the result for people to read, a line for each number, then
@@ -90,9 +94,14 @@ type row struct {
 }
 
 func (r Result) rows() []row {
-	return []row{
+	rows := []row{
 		{"requests", r.Requests},
 		{"replies", r.Replies},
+	}
+	if r.Oneways > 0 {
+		rows = append(rows, row{"oneways", r.Oneways})
+	}
+	return append(rows, []row{
 		{"requests/s", fmt.Sprintf("%.1f", r.Rate())},
 		{"sessions", r.Sessions},
 		{"errors", r.Errors},
@@ -105,7 +114,7 @@ func (r Result) rows() []row {
 		{"p99.9", r.Latency.P999},
 		{"max", r.Latency.Max.Round(time.Microsecond)},
 		{"mean", r.Latency.Mean.Round(time.Microsecond)},
-	}
+	}...)
 }
 
 // MarshalJSON makes one flat object of the result, with the units in the names.
@@ -119,6 +128,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 		OK           bool             `json:"ok"`
 		Requests     int64            `json:"requests"`
 		Replies      int64            `json:"replies"`
+		Oneways      int64            `json:"oneways"`
 		Sessions     int64            `json:"sessions"`
 		Errors       int64            `json:"errors"`
 		Mismatches   int64            `json:"mismatches"`
@@ -134,7 +144,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 		ErrorsByKind map[string]int64 `json:"errors_by_kind"`
 		FirstError   string           `json:"first_error,omitempty"`
 	}{
-		r.OK(), r.Requests, r.Replies, r.Sessions, r.Errors, r.Mismatches, r.Abandoned,
+		r.OK(), r.Requests, r.Replies, r.Oneways, r.Sessions, r.Errors, r.Mismatches, r.Abandoned,
 		round3(r.Elapsed.Seconds()), round3(r.Rate()),
 		micros(r.Latency.P50), micros(r.Latency.P90), micros(r.Latency.P99),
 		micros(r.Latency.P999), micros(r.Latency.Max), micros(r.Latency.Mean),

@@ -66,6 +66,18 @@ reply_reset  2      client 0x1 request 7: reply: reset
 	}
 }
 
+func TestResultShowsAndCountsOneways(t *testing.T) {
+	with := sample
+	with.Oneways = 102
+	var b strings.Builder
+	if err := with.WriteTable(&b); err != nil {
+		t.Fatal(err)
+	}
+	if want := "replies     998\noneways     102\nrequests/s  550.0\n"; !strings.Contains(b.String(), want) {
+		t.Errorf("table:\n%s\nwant in it:\n%s", b.String(), want)
+	}
+}
+
 func TestResultTableReturnsTheErrorOfItsWriter(t *testing.T) {
 	r, w := io.Pipe()
 	r.Close()
@@ -79,7 +91,7 @@ func TestResultAsJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"ok":false,"requests":1000,"replies":998,"sessions":10,"errors":2,"mismatches":0,"abandoned":0,` +
+	want := `{"ok":false,"requests":1000,"replies":998,"oneways":0,"sessions":10,"errors":2,"mismatches":0,"abandoned":0,` +
 		`"elapsed_s":2,"req_per_s":499,"p50_us":100,"p90_us":200,"p99_us":1500,"p999_us":2000,"max_us":3000,` +
 		`"mean_us":123.456,"errors_by_kind":{"reply_reset":2},"first_error":"client 0x1 request 7: reply: reset"}`
 	if string(got) != want {

@@ -9,6 +9,7 @@ import (
 type tally struct {
 	requests   atomic.Int64
 	replies    atomic.Int64
+	oneways    atomic.Int64
 	sessions   atomic.Int64
 	open       atomic.Int64
 	errors     atomic.Int64
@@ -21,6 +22,12 @@ type tally struct {
 func (t *tally) reply() {
 	t.requests.Add(1)
 	t.replies.Add(1)
+}
+
+// oneway counts a request that has been sent and gets no reply.
+func (t *tally) oneway() {
+	t.requests.Add(1)
+	t.oneways.Add(1)
 }
 
 // requestFault counts a request that was not.
@@ -61,6 +68,7 @@ func (t *tally) result() Result {
 	res := Result{
 		Requests:   t.requests.Load(),
 		Replies:    t.replies.Load(),
+		Oneways:    t.oneways.Load(),
 		Sessions:   t.sessions.Load(),
 		Errors:     t.errors.Load(),
 		Mismatches: t.mismatches.Load(),

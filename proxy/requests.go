@@ -1,0 +1,291 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"forebay/balance"
+	"forebay/pool"
+	"forebay/proxy/engine"
+	"forebay/proxy/exchange"
+	"forebay/proxy/frame"
+)
+
+// Requests describes request pooling: a lease for each request instead of one for
+// the session. What is said of no zero value is required.
+type Requests struct {
+	// Codec finds the messages.
+	Codec frame.Codec
+
+	// Session leases once for a session, at its first request.
+	Session bool
+
+	// Trust pools messages without an id: the operator vouches that each request
+	// gets one reply.
+	Trust bool
+
+	// Oneway are methods without a reply, whatever type their calls have;
+	// LearnOneway finds out about others (see exchange.Methods).
+	Oneway      []string
+	LearnOneway bool
+
+	// Idempotent are methods that may be executed twice.
+	Idempotent []string
+
+	// ReplyTimeout and Quarantine: see exchange.Config.
+	ReplyTimeout time.Duration
+	Quarantine   time.Duration
+
+	// ReplyBuffer is how many bytes of replies are read ahead of a slow client,
+	// and BufferMemory of all of them together.
+	ReplyBuffer  int
+	BufferMemory int64
+}
+
+// requestPooling is what the sessions of a server share that lease for requests.
+type requestPooling struct {
+	exchange.Config
+	served  []atomic.Int64 // requests given to each backend
+	faults  [exchange.NumFaults]atomic.Int64
+	desyncs repeated // of those, what should never happen
+	totals  requestTotals
+}
+
+// requestTotals sum exchange.Stats.
+type requestTotals struct {
+	requests, oneways, errors, repeats atomic.Int64
+}
+
+func (srv *Server) newRequestPooling(cfg Requests) *requestPooling {
+	r := &requestPooling{
+		served: make([]atomic.Int64, len(srv.cfg.Backends)),
+		Config: exchange.Config{
+			Codec:        cfg.Codec,
+			Methods:      exchange.NewMethods(cfg.Oneway, cfg.LearnOneway),
+			Budget:       &exchange.Budget{Max: cfg.BufferMemory},
+			Session:      cfg.Session,
+			Trust:        cfg.Trust,
+			Idempotent:   make(map[string]bool),
+			AbortOnFIN:   srv.cfg.AbortOnFIN,
+			ReplyTimeout: cfg.ReplyTimeout,
+			IdleTimeout:  srv.cfg.SessionIdleTimeout,
+			Quarantine:   cfg.Quarantine,
+			ReplyBuffer:  cfg.ReplyBuffer,
+		},
+	}
+	for _, name := range cfg.Idempotent {
+		r.Idempotent[name] = true
+	}
+	r.Methods.Learned = srv.learned
+	return r
+}
+
+// learned says what has been found out about a method; each is said once.
+func (srv *Server) learned(method string, oneway bool) {
+	if oneway {
+		srv.cfg.Log.Info().Str("method", method).Msg("learned that the method is oneway: its calls are never answered (--learn-oneway)")
+		return
+	}
+	srv.cfg.Log.Warn().Str("method", method).Msg("a method taken for oneway was answered; it is not any more")
+}
+
+// backendConn is a backend connection with what its exchanges know of it.
+type backendConn struct {
+	engine.Conn
+	exchange *exchange.Conn // nil without request pooling
+	faulty   bool           // its fault is counted
+}
+
+// requests is a session that leases for each request: the machine decides, and
+// what it asks of the pools is done here.
+type requests struct {
+	*exchange.Machine
+	*session
+}
+
+// ops are the engine's words for the machine's.
+var ops = [...]engine.Op{exchange.Wait: engine.OpWait, exchange.Lease: engine.OpLease, exchange.Release: engine.OpRelease,
+	exchange.FinishClient: engine.OpFinishClient, exchange.Done: engine.OpDone}
+
+// serveRequests has the engine drive the exchanges of the session.
+func (s *session) serveRequests() {
+	r := &requests{exchange.New(&s.srv.requests.Config), s}
+	s.srv.cfg.Engine.Drive(s.srv.cutCtx, s.client, r, engine.DriveConfig{Wake: s.srv.drainCtx}, r.driven)
+}
+
+// Next asks the machine.
+func (r *requests) Next(now time.Time) engine.Step {
+	if r.srv.drainCtx.Err() != nil {
+		r.Drain()
+	}
+	s := r.Machine.Next(now)
+	return engine.Step{Op: ops[s.Op], ToClient: s.ToClient, ToBackend: s.ToBackend,
+		FromClient: s.FromClient, FromBackend: s.FromBackend, ClientFirst: s.ClientFirst, Until: s.Until}
+}
+
+// Lease gets a connection for the machine's request.
+func (r *requests) Lease() {
+	if !r.again {
+		r.ticket = 0
+	}
+	begin := time.Now()
+	l, err := r.acquire()
+	r.wait += time.Since(begin)
+	switch {
+	case err == nil:
+		r.hold(l)
+		r.srv.requests.served[l.backend].Add(1)
+		r.Leased(l.exchange())
+	case errors.Is(err, errClientLeft):
+		r.ClientEnded(err)
+	default:
+		r.Refused(err, r.srv.excuse(err))
+	}
+}
+
+// Backend returns the leased connection.
+func (r *requests) Backend() engine.Conn {
+	if r.lease == nil {
+		return nil
+	}
+	return r.lease.conn()
+}
+
+// Release ends the lease as the facts allow.
+func (r *requests) Release() {
+	f := r.Facts()
+	r.again = f.Fault == exchange.Stale
+	r.srv.note(r, f)
+	r.srv.releaseRequests(r.lease, f)
+	r.lease = nil
+	r.Released()
+}
+
+// note counts a fault. A desync is said: it should never be.
+func (srv *Server) note(r *requests, f exchange.Facts) {
+	srv.requests.faults[f.Fault].Add(1)
+	r.lease.Conn().(*backendConn).faulty = f.Fault != exchange.NoFault
+	if f.Fault != exchange.WrongReply && f.Fault != exchange.StrayBytes {
+		return
+	}
+	srv.desync(r.backend, f.Fault, r.Oddity())
+}
+
+func (srv *Server) desync(backend string, f exchange.Fault, bytes []byte) {
+	srv.requests.desyncs.say(func(more int) {
+		summed(srv.cfg.Log.Error(), more).Str("backend", backend).Stringer("fault", f).Hex("bytes", bytes).
+			Msg("a backend sent what no request asked for; the connection is closed and nobody got it")
+	})
+}
+
+// excuse is what a client is told that got no connection.
+func (srv *Server) excuse(err error) string {
+	switch {
+	case errors.Is(err, errQueueFull):
+		return fmt.Sprintf("the queue is full (%d requests wait)", srv.cfg.Queue)
+	case errors.Is(err, errAcquireTimeout):
+		most := 0
+		for _, b := range srv.cfg.Backends {
+			most += b.Max
+		}
+		return fmt.Sprintf("waited %.1fs for one of %d connections", srv.cfg.AcquireTimeout.Seconds(), most)
+	}
+	return err.Error()
+}
+
+// driven goes on when the machine has ended.
+func (r *requests) driven() {
+	s := r.session
+	end, err := r.End()
+	st := r.Stats
+	t := &s.srv.requests.totals
+	t.requests.Add(st.Requests)
+	t.oneways.Add(st.Oneways)
+	t.errors.Add(st.Errors)
+	t.repeats.Add(st.Repeats)
+	s.srv.counters.stale.Add(st.Stale)
+	s.up, s.down = st.Up, st.Down
+	s.requests, s.oneways, s.errors = st.Requests, st.Oneways, st.Errors
+	if end == exchange.Pinned {
+		s.pin(r.Unread())
+		return
+	}
+	if r.Abrupt() {
+		s.client.Abort()
+	}
+	s.end(requestsEnding(end, err), err)
+}
+
+// pin relays the rest of the session over a connection of its own, that no other
+// client has used or will.
+func (s *session) pin(unread []byte) {
+	s.pinned, s.unread = true, unread
+	s.ticket, s.again = 0, false
+	s.serve()
+}
+
+// requestsEnding returns the reason of a session whose machine ended.
+func requestsEnding(end exchange.End, err error) Reason {
+	switch end {
+	case exchange.Finished:
+		return Done
+	case exchange.ClientGone:
+		return clientGone(err)
+	case exchange.Idle:
+		return IdleTimeout
+	case exchange.Malformed:
+		return ProtocolError
+	case exchange.BackendClosed:
+		return BackendClosed
+	case exchange.Unserved:
+		if isRefusal(err) {
+			return refusal(err)
+		}
+		return BrokenReply
+	case exchange.BrokenReply:
+		return BrokenReply
+	case exchange.Drained:
+		return Drained
+	default:
+		return Cut
+	}
+}
+
+func clientGone(err error) Reason {
+	switch {
+	case errors.Is(err, errClientLeft), err == io.EOF:
+		return ClientLeft
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return ClientReset
+	default:
+		return ClientFailed
+	}
+}
+
+// isRefusal reports whether err is why there was no lease.
+func isRefusal(err error) bool {
+	for _, cause := range []error{errQueueFull, errAcquireTimeout, errShutdown, errCut, balance.ErrNone} {
+		if errors.Is(err, cause) {
+			return true
+		}
+	}
+	return pool.IsLocal(err)
+}
+
+// stray says what a connection sent while nobody had asked, unless that showed
+// before its release. Of raw bytes that is what --reuse quiet expects to happen;
+// there is a counter.
+func (srv *Server) stray(i int, c pool.Conn) {
+	b := c.(*backendConn)
+	if srv.requests == nil || b.faulty {
+		return
+	}
+	bytes := make([]byte, 16)
+	n := b.PeekBytes(bytes)
+	srv.requests.faults[exchange.StrayBytes].Add(1)
+	srv.desync(srv.cfg.Backends[i].String(), exchange.StrayBytes, bytes[:n])
+}

@@ -1,0 +1,220 @@
+package proxy
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"forebay/balance"
+	"forebay/proxy/frame"
+	"forebay/proxy/proxytest"
+)
+
+func TestClientThatLeavesInItsRequestCostsNoConnection(t *testing.T) {
+	be, conns := puppets(t, 1)
+	f := start(t, requestsConfig(be))
+	f.warm(t, conns)
+	c := f.dial(t)
+	b := call(1, strings.Repeat("unfinished", 1000)).bytes()
+	write(t, c, string(b[:len(b)/2]))
+	proxytest.Eventually(t, "its session", func() bool { return f.Stats().Clients == 1 })
+	reset(t, c)
+	f.ended(t, ClientReset, 1)
+	f.idle(t, 1)
+	if s := f.Stats(); s.Backends[0].Requests != 1 {
+		t.Errorf("%d leases, want that of the first client", s.Backends[0].Requests)
+	}
+}
+
+// A backend that has part of a request would take the next one for the rest of it.
+func TestClientThatLeavesALargeRequestTakesItsConnectionAlong(t *testing.T) {
+	be, conns := puppets(t, 1)
+	f := start(t, requestsConfig(be))
+	c := f.dial(t)
+	b := call(1, large).bytes()
+	write(t, c, string(b[:len(b)/2]))
+	server := proxytest.Receive(t, conns, "a connection")
+	if _, _, err := readHead(server); err != nil {
+		t.Fatal(err)
+	}
+	reset(t, c)
+	f.ended(t, ClientReset, 1)
+	f.wantFault(t, map[string]int64{"unfinished_request": 1})
+	if n, err := io.Copy(io.Discard, server); n >= int64(len(b)) || timedOut(err) {
+		t.Errorf("the backend read %d bytes, to %v; want the end before the request's", n, err)
+	}
+	f.slots(t, 0, balance.Free, 1)
+	exchangedAnew(t, f.dial(t), conns, call(2, "next"))
+}
+
+// TestReplyToAClientThatLeftIsDropped: its connection serves on, and no one else
+// gets the reply.
+func TestReplyToAClientThatLeftIsDropped(t *testing.T) {
+	tests := []struct {
+		name  string
+		abort bool
+		leave func(t *testing.T, c proxytest.Conn)
+		why   Reason
+	}{
+		{name: "by a reset", leave: func(t *testing.T, c proxytest.Conn) { reset(t, c) }, why: ClientReset},
+		{name: "by a FIN, with abort on FIN", abort: true, leave: func(t *testing.T, c proxytest.Conn) { c.CloseWrite() }, why: ClientLeft},
+	}
+	for _, tt := range tests {
+		for _, size := range []int{1, len(large)} {
+			t.Run(fmt.Sprintf("%s, reply of %d bytes", tt.name, size), func(t *testing.T) {
+				be, conns := puppets(t, 1)
+				cfg := requestsConfig(be)
+				cfg.AbortOnFIN = tt.abort
+				f := start(t, cfg)
+				c, m := f.dial(t), call(1, "nobody's")
+				send(t, c, m)
+				server := proxytest.Receive(t, conns, "a connection")
+				got := wantCall(t, server, m)
+				other := f.dial(t)
+				send(t, other, call(1, "mine"))
+				f.waiting(t, 1)
+				tt.leave(t, c)
+				send(t, server, got.reply(large[:size]))
+				send(t, server, wantCall(t, server, call(1, "mine")).reply("mine"))
+				wantReply(t, other, call(1, "mine"), "mine")
+				f.ended(t, tt.why, 1)
+				f.wantFault(t, nil)
+				if n := f.dials(); n != 1 {
+					t.Errorf("%d dials, want 1", n)
+				}
+			})
+		}
+	}
+}
+
+func TestHalfClosedClientGetsItsReplies(t *testing.T) {
+	be, conns := puppets(t, 1)
+	f := start(t, requestsConfig(be))
+	c := f.dial(t)
+	first, second := call(1, "one"), call(2, "two")
+	write(t, c, string(first.bytes())+string(second.bytes()))
+	c.CloseWrite()
+	server := proxytest.Receive(t, conns, "a connection")
+	for _, m := range []message{first, second} {
+		send(t, server, wantCall(t, server, m).reply(m.text))
+		wantReply(t, c, m, m.text)
+	}
+	wantAll(t, c, "")
+	f.ended(t, Done, 1)
+	f.idle(t, 1)
+	exchanged(t, f.dial(t), server, call(3, "next")) // the backend has seen no FIN
+}
+
+// TestPipelinedRequestsAreAnsweredInOrder, one at a time: the backend gets the
+// second when the first is answered, over whichever connection.
+func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
+	be, conns := puppets(t, 1)
+	f := start(t, requestsConfig(be))
+	c := f.dial(t)
+	var all strings.Builder
+	const n = 50
+	for i := range uint32(n) {
+		all.Write(call(i, fmt.Sprint("call ", i)).bytes())
+	}
+	write(t, c, all.String())
+	server := proxytest.Receive(t, conns, "a connection")
+	for i := range uint32(n) {
+		m := call(i, fmt.Sprint("call ", i))
+		got := wantCall(t, server, m)
+		if bytes, _ := peek(server); bytes {
+			t.Fatal("the next request came before the reply")
+		}
+		send(t, server, got.reply(m.text))
+	}
+	for i := range uint32(n) {
+		m := call(i, fmt.Sprint("call ", i))
+		wantReply(t, c, m, m.text)
+	}
+	if d := f.dials(); d != 1 {
+		t.Errorf("%d dials, want 1", d)
+	}
+}
+
+// peek reports whether a byte comes within a moment.
+func peek(c net.Conn) (bool, error) {
+	c.SetReadDeadline(time.Now().Add(time.Millisecond))
+	defer c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	n, err := c.Read(make([]byte, 1))
+	return n > 0, err
+}
+
+// One slow call does not hold up what its own client sent before it, nor other
+// clients.
+func TestClientsDoNotWaitForEachOthersReplies(t *testing.T) {
+	be, conns := puppets(t, 2)
+	f := start(t, requestsConfig(be))
+	slow, quick := f.dial(t), f.dial(t)
+	send(t, slow, call(1, "slow"))
+	first := proxytest.Receive(t, conns, "a connection")
+	got := wantCall(t, first, call(1, "slow"))
+	second := exchangedAnew(t, quick, conns, call(1, "quick"))
+	for i := range uint32(10) {
+		exchanged(t, quick, second, call(i, "quick"))
+	}
+	send(t, first, got.reply("slow"))
+	wantReply(t, slow, call(1, "slow"), "slow")
+}
+
+func TestFINAfterAOnewayCallIsNoAbort(t *testing.T) {
+	be, conns := puppets(t, 1)
+	f := start(t, requestsConfig(be))
+	c := f.dial(t)
+	send(t, c, oneway(1, "last words"))
+	c.Close()
+	server := proxytest.Receive(t, conns, "a connection")
+	wantCall(t, server, oneway(1, "last words"))
+	f.ended(t, Done, 1)
+	f.idle(t, 1) // after the quarantine
+	exchanged(t, f.dial(t), server, call(1, "next"))
+	f.wantFault(t, nil)
+}
+
+// TestConnectionIsNotSharedInTheQuarantine: after a oneway call it is its client's
+// for a time, who may use it at once.
+func TestConnectionIsNotSharedInTheQuarantine(t *testing.T) {
+	be, conns := puppets(t, 2)
+	cfg := requestsConfig(be)
+	cfg.Requests.Quarantine = time.Minute
+	f := start(t, cfg)
+	c := f.dial(t)
+	send(t, c, oneway(1, "fire"))
+	server := proxytest.Receive(t, conns, "a connection")
+	wantCall(t, server, oneway(1, "fire"))
+	exchangedAnew(t, f.dial(t), conns, call(1, "another's")) // over another connection
+	exchanged(t, c, server, call(2, "mine"))
+	exchanged(t, c, server, call(3, "mine again"))
+	if n := f.dials(); n != 2 {
+		t.Errorf("%d dials, want 2", n)
+	}
+}
+
+// An answer to a oneway call that comes after the quarantine finds nobody who would
+// take it for its own, whatever ids the clients use.
+func TestLateAnswerToAOnewayCallReachesNobody(t *testing.T) {
+	be, conns := puppets(t, 1)
+	cfg := requestsConfig(be)
+	cfg.Requests.Quarantine = 0
+	f := start(t, cfg)
+	c := f.dial(t)
+	smuggle := message{typ: frame.Oneway, name: "echo", id: 1, text: "secret"}
+	send(t, c, smuggle)
+	server := proxytest.Receive(t, conns, "a connection")
+	ghost := wantCall(t, server, smuggle)
+	f.idle(t, 1)
+	victim, m := f.dial(t), call(1, "mine")
+	send(t, victim, m)
+	wantCall(t, server, m)
+	send(t, server, ghost.reply("secret")) // before the answer, or in its place
+	server.CloseWrite()
+	wantLost(t, victim, m)
+	f.wantFault(t, map[string]int64{"oneway_answered": 1})
+	exchangedAnew(t, victim, conns, m)
+}
