@@ -89,7 +89,7 @@ func (m *Machine) settling() bool {
 // part closes the connection to the client, so that it gets all it is owed.
 func (m *Machine) part() Step {
 	switch {
-	case m.Abrupt() || m.gone != nil || m.end == Pinned:
+	case m.Abrupt():
 	case m.toClient.len() > 0 && !m.expired(m.idleEnd()):
 		return Step{ToClient: m.toClient.bytes(), Until: m.idleEnd()}
 	case m.finish == linger && !m.fin:

@@ -135,6 +135,29 @@ func reusable(f Facts) bool {
 	return f.Outstanding == 0 && !f.MidRequest && !f.MidReply && f.Fault == NoFault
 }
 
+func TestGhostIsKnownByItsIDAndItsName(t *testing.T) {
+	for name, stray := range map[string]func(late message) []byte{
+		"another id":     func(m message) []byte { return twoWayReply("fire", m.head.ID.Seq-1, "secret") },
+		"another method": func(m message) []byte { return twoWayReply("echo", m.head.ID.Seq, "secret") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := NewConn()
+			r := newRig(t)
+			r.conn = conn
+			r.client(oneway("fire", "a"))
+			late := r.last()
+			r.after(quarantine)
+			r.run()
+			r.wantReleased(clean)
+			r.conn = conn
+			r.client(twoWay("echo", 1, "b"))
+			r.backend(stray(late))
+			r.wantAnswers("1!6:did not match")
+			r.wantFault(WrongReply)
+		})
+	}
+}
+
 func TestGhostsAreBounded(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Quarantine = 0 })
 	conn := NewConn()

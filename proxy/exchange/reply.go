@@ -35,7 +35,6 @@ func (m *Machine) ReadBackend(p []byte) {
 		}
 		p = p[n:]
 	}
-	m.refuseStray()
 }
 
 // refuseStray gives up on a connection that sent what nobody asked for, whatever it
@@ -298,12 +297,11 @@ func (m *Machine) fail(err error, text string) {
 func (m *Machine) failWaiting(text string) {
 	for i := range m.calls {
 		x := &m.calls[i]
-		own := !x.sent && m.req.state == sending && i == len(m.calls)-1
 		switch {
 		case x.oneway && x.sent, x.passed:
 		case x.oneway:
 			m.Stats.Errors++
-		case own && !m.req.whole:
+		case !x.sent && !m.req.whole:
 			m.req.answer = answer{frame.CodeInternalError, text} // once the rest is read
 		case m.end != BrokenReply:
 			m.except(&x.head, frame.CodeInternalError, text)

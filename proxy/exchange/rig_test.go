@@ -154,6 +154,8 @@ func invariants(m *Machine, s Step, now time.Time) error {
 	case s.Op != Wait:
 	case !s.Until.IsZero() && !now.Before(s.Until):
 		return fmt.Errorf("a wait that is over: busy loop: %s", show(s))
+	case m.conn == nil && len(s.ToBackend)+s.FromBackend > 0:
+		return fmt.Errorf("it wants something of a backend that it has not: %s", show(s))
 	case wants == 0 && s.Until.IsZero():
 		return fmt.Errorf("a wait for nothing: %s", show(s))
 	}

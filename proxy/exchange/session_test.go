@@ -145,6 +145,9 @@ func TestSessionOutlastsWhatOnlyTheNextClientWouldMind(t *testing.T) {
 			if tt.want == OnewayAnswered { // no state is known to be kept
 				r.reply("re b")
 				r.wantAnswers("2:re b")
+				if r.leases != 2 {
+					t.Errorf("%d leases", r.leases)
+				}
 				return
 			}
 			r.wantAnswers("2!6:closed its connection")
