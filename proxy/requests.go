@@ -97,7 +97,6 @@ func (srv *Server) learned(method string, oneway bool) {
 type backendConn struct {
 	engine.Conn
 	exchange *exchange.Conn // nil without request pooling
-	faulty   bool           // its fault is counted
 }
 
 // requests is a session that leases for each request: the machine decides, and
@@ -168,7 +167,6 @@ func (r *requests) Release() {
 // note counts a fault. A desync is said: it should never be.
 func (srv *Server) note(r *requests, f exchange.Facts) {
 	srv.requests.faults[f.Fault].Add(1)
-	r.lease.Conn().(*backendConn).faulty = f.Fault != exchange.NoFault
 	if f.Fault != exchange.WrongReply && f.Fault != exchange.StrayBytes {
 		return
 	}
@@ -276,16 +274,14 @@ func isRefusal(err error) bool {
 	return pool.IsLocal(err)
 }
 
-// stray says what a connection sent while nobody had asked, unless that showed
-// before its release. Of raw bytes that is what --reuse quiet expects to happen;
-// there is a counter.
+// stray says what a connection sent while it lay idle. Of raw bytes that is what
+// --reuse quiet expects to happen; there is a counter.
 func (srv *Server) stray(i int, c pool.Conn) {
-	b := c.(*backendConn)
-	if srv.requests == nil || b.faulty {
+	if srv.requests == nil {
 		return
 	}
 	bytes := make([]byte, 16)
-	n := b.PeekBytes(bytes)
+	n := c.(*backendConn).PeekBytes(bytes)
 	srv.requests.faults[exchange.StrayBytes].Add(1)
 	srv.desync(srv.cfg.Backends[i].String(), exchange.StrayBytes, bytes[:n])
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"forebay/balance"
-	"forebay/proxy/frame"
 	"forebay/proxy/proxytest"
 )
 
@@ -175,46 +174,4 @@ func TestFINAfterAOnewayCallIsNoAbort(t *testing.T) {
 	f.idle(t, 1) // after the quarantine
 	exchanged(t, f.dial(t), server, call(1, "next"))
 	f.wantFault(t, nil)
-}
-
-// TestConnectionIsNotSharedInTheQuarantine: after a oneway call it is its client's
-// for a time, who may use it at once.
-func TestConnectionIsNotSharedInTheQuarantine(t *testing.T) {
-	be, conns := puppets(t, 2)
-	cfg := requestsConfig(be)
-	cfg.Requests.Quarantine = time.Minute
-	f := start(t, cfg)
-	c := f.dial(t)
-	send(t, c, oneway(1, "fire"))
-	server := proxytest.Receive(t, conns, "a connection")
-	wantCall(t, server, oneway(1, "fire"))
-	exchangedAnew(t, f.dial(t), conns, call(1, "another's")) // over another connection
-	exchanged(t, c, server, call(2, "mine"))
-	exchanged(t, c, server, call(3, "mine again"))
-	if n := f.dials(); n != 2 {
-		t.Errorf("%d dials, want 2", n)
-	}
-}
-
-// An answer to a oneway call that comes after the quarantine finds nobody who would
-// take it for its own, whatever ids the clients use.
-func TestLateAnswerToAOnewayCallReachesNobody(t *testing.T) {
-	be, conns := puppets(t, 1)
-	cfg := requestsConfig(be)
-	cfg.Requests.Quarantine = 0
-	f := start(t, cfg)
-	c := f.dial(t)
-	smuggle := message{typ: frame.Oneway, name: "echo", id: 1, text: "secret"}
-	send(t, c, smuggle)
-	server := proxytest.Receive(t, conns, "a connection")
-	ghost := wantCall(t, server, smuggle)
-	f.idle(t, 1)
-	victim, m := f.dial(t), call(1, "mine")
-	send(t, victim, m)
-	wantCall(t, server, m)
-	send(t, server, ghost.reply("secret")) // before the answer, or in its place
-	server.CloseWrite()
-	wantLost(t, victim, m)
-	f.wantFault(t, map[string]int64{"oneway_answered": 1})
-	exchangedAnew(t, victim, conns, m)
 }

@@ -63,6 +63,12 @@ func (v *villain) count(deed string) string {
 	return deed
 }
 
+func (v *villain) misdeeds() int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.sum
+}
+
 func (v *villain) run(text string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -209,7 +215,7 @@ func TestHostileBackendsMixUpNoClients(t *testing.T) {
 		for _, n := range f.Stats().Faults {
 			sum += n
 		}
-		return sum >= v.sum
+		return sum >= v.misdeeds()
 	})
 	f.stop(t)
 	v.mu.Lock()

@@ -44,14 +44,14 @@ func wantNothing(*testing.T, net.Conn, message) {}
 var tricks = []trick{
 	{
 		name: "answers late", fault: "reply_timeout", closed: "failed",
-		change: func(r *Requests) { r.ReplyTimeout = 50 * time.Millisecond },
+		change: func(r *Requests) { r.ReplyTimeout = 400 * time.Millisecond },
 		ask:    call(7, "slow"),
 		play: func(t *testing.T, c, server net.Conn, got message) {
 			wantGone(t, server)
 			server.Write(got.reply("too late").bytes()) // to nobody
 		},
 		want: func(t *testing.T, c net.Conn, m message) {
-			wantException(t, c, m, frame.CodeInternalError, "no reply within 50ms")
+			wantException(t, c, m, frame.CodeInternalError, "no reply within 400ms")
 		},
 	},
 	{
@@ -258,5 +258,6 @@ func TestConnectionIsNotReusedAfterOneStrayByte(t *testing.T) {
 	write(t, server, string(wantCall(t, server, m).reply("mine").bytes())+"\xff")
 	wantEcho(t, c, m)
 	wantGone(t, server)
+	f.wantFault(t, map[string]int64{"stray_bytes": 1})
 	exchangedAnew(t, c, conns, call(8, "and on"))
 }

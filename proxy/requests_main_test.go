@@ -306,5 +306,15 @@ func (e *echoServer) times(text string) int {
 	return e.ran[text]
 }
 
+// all returns how many requests were run.
+func (e *echoServer) all() (n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, times := range e.ran {
+		n += times
+	}
+	return n
+}
+
 // timedOut reports whether an error is the deadline of a test's connection.
 func timedOut(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"forebay/proxy/engine"
 	"forebay/proxy/frame"
 	"forebay/proxy/proxytest"
 )
@@ -191,26 +190,4 @@ func TestShutdownRacesWithRequests(t *testing.T) {
 		clients.Wait()
 		f.stop(t)
 	}
-}
-
-// A lease that a request has got when shutdown begins is its own, though its
-// backend had ended that connection.
-func TestRequestThatMeetsAStaleConnectionWhileDrainingIsAnswered(t *testing.T) {
-	be, conns := puppets(t, 1)
-	cfg := requestsConfig(be)
-	reached, proceed := make(chan struct{}, 10), make(chan struct{})
-	cfg.Engine = &interposed{Engine: engine.NewNet(engine.Config{}), leased: func() { reached <- struct{}{}; <-proceed }}
-	f := start(t, cfg)
-	c, m := f.dial(t), call(1, "once")
-	send(t, c, m)
-	proxytest.Receive(t, reached, "the lease")
-	stale := proxytest.Receive(t, conns, "a connection")
-	stale.Close()
-	done := f.draining(t)
-	close(proceed)
-	next := proxytest.Receive(t, conns, "another connection")
-	send(t, next, wantCall(t, next, m).reply("once"))
-	wantReply(t, c, m, "once")
-	wantAll(t, c, "")
-	wantDrained(t, f, done, 1)
 }

@@ -63,6 +63,9 @@ func reusable(f exchange.Facts) bool {
 
 // releaseRequests ends a lease as reusable allows.
 func (srv *Server) releaseRequests(l *lease, f exchange.Facts) {
+	if abandoned(f) {
+		l.conn().Abort()
+	}
 	switch {
 	case reusable(f):
 		srv.keep(l, f.Used)
@@ -75,6 +78,18 @@ func (srv *Server) releaseRequests(l *lease, f exchange.Facts) {
 	default:
 		srv.discard(l, pool.Used)
 	}
+}
+
+// abandoned reports whether the backend may still be at work on what nobody waits
+// for any more, or has yet to read it. Then a reset ends the connection there too,
+// where a FIN would leave it open, beside those that take its slot. Oneway calls that
+// may lie unread in front of a plain end are not for a reset to discard.
+func abandoned(f exchange.Facts) bool {
+	switch f.Fault {
+	case exchange.NoFault, exchange.OnewayAnswered, exchange.BadException, exchange.BackendEnded, exchange.Stale:
+		return f.MidRequest || f.MidReply
+	}
+	return true
 }
 
 // release ends a lease as its relay allows.

@@ -132,9 +132,17 @@ func (m *Machine) read(p []byte) int {
 		m.req.whole = true
 		m.Stats.Requests++
 		m.req.state = ready
+		if m.req.head.Name == finagleUpgrade && !m.cfg.Session {
+			m.answer(frame.CodeUnknownMethod, "connections are shared here, and cannot be upgraded")
+		}
 	}
 	return n
 }
+
+// finagleUpgrade is what a Finagle client calls first. A server that knows it expects
+// a header before each later message of that connection; a client that is told that
+// the method is unknown does without.
+const finagleUpgrade = "__can__finagle__trace__v3__"
 
 // acceptable reports whether a request may be pooled. If not, what becomes of the
 // session is settled.

@@ -242,6 +242,23 @@ func TestRefusedRequestIsAnswered(t *testing.T) {
 	}
 }
 
+func TestConnectionIsNotUpgradedUnlessItIsTheClientsOwn(t *testing.T) {
+	r := newRig(t)
+	r.client(twoWay("__can__finagle__trace__v3__", 7, "a"))
+	r.wantAnswers("7!1:cannot be upgraded")
+	if r.leases != 0 {
+		t.Error("the backend was asked")
+	}
+	r.client(twoWay("echo", 8, "b"))
+	r.reply("re b")
+	r.wantAnswers("8:re b")
+
+	own := newRig(t, session)
+	own.client(twoWay("__can__finagle__trace__v3__", 7, "a"))
+	own.reply("yes")
+	own.wantAnswers("7:yes")
+}
+
 func TestRefusedLargeRequestIsAnsweredOnceItIsRead(t *testing.T) {
 	r := newRig(t)
 	r.refuse = "the queue is full"

@@ -153,6 +153,10 @@ func (k *caller) encode() ([]byte, error) {
 
 func (k *caller) readReply() *fault {
 	h, ex, err := k.decode()
+	for err == nil && isLateWord(h, ex) {
+		k.c.run.tally.fault(k.exception(onewayName, ex))
+		h, ex, err = k.decode()
+	}
 	switch {
 	case err != nil && k.broken != nil:
 		return k.c.fault(stageReply, k.broken)
@@ -261,13 +265,16 @@ func (r *result) text() []byte {
 	return b[:min(int64(n), int64(len(b)))]
 }
 
-// isOnewayReply tells whether the bytes after a last reply are one to a oneway.
-func (k *caller) isOnewayReply(b []byte) bool {
+// extra tells what came after a last reply.
+func (k *caller) extra(b []byte) *fault {
 	k.in.r.Reset(bytes.NewReader(b))
-	in, err := k.in.next()
-	if err != nil {
-		return false
+	h, ex, err := k.decode()
+	switch {
+	case err == nil && isLateWord(h, ex):
+		return k.exception(onewayName, ex)
+	case h.name == onewayName:
+		return k.c.mismatch(onewayReply, "got a reply to a oneway, after the last reply")
+	default:
+		return k.c.mismatch(extraBytes, fmt.Sprintf("%d bytes after the last reply", len(b)))
 	}
-	h, err := readHead(in)
-	return err == nil && h.name == onewayName
 }

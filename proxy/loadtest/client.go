@@ -184,8 +184,8 @@ func (c *client) readEnd() *fault {
 	}
 	n, err := c.conn.Read(c.got)
 	switch {
-	case n > 0 && c.calls != nil && c.calls.isOnewayReply(c.got[:n]):
-		return c.mismatch(onewayReply, "got a reply to a oneway, after the last reply")
+	case n > 0 && c.calls != nil:
+		return c.calls.extra(c.got[:n])
 	case n > 0:
 		return c.mismatch(extraBytes, fmt.Sprintf("%d bytes after the last reply", n))
 	case errors.Is(err, io.EOF):

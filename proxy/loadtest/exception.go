@@ -32,13 +32,23 @@ func (k *caller) checkException(ex thrift.TApplicationException) *fault {
 	if k.method.name == unknownName && ex.TypeId() == thrift.UNKNOWN_METHOD && !made {
 		return nil
 	}
+	return k.exception(k.method.name, ex)
+}
+
+func (k *caller) exception(method string, ex thrift.TApplicationException) *fault {
 	name := exceptionNames[ex.TypeId()]
 	if name == "" {
 		name = "other"
 	}
 	return &fault{
 		kind:   "exception_" + name,
-		text:   fmt.Sprintf("%s: %s: %v", k.c, k.method.name, ex),
+		text:   fmt.Sprintf("%s: %s: %v", k.c, method, ex),
 		usable: true,
 	}
+}
+
+// isLateWord tells whether a reply is what a proxy has to say about an earlier oneway
+// call that was typed as a call, as Go's clients do: it cannot know that nobody waits.
+func isLateWord(h head, ex thrift.TApplicationException) bool {
+	return h.name == onewayName && ex != nil && strings.HasPrefix(ex.Error(), proxyPrefix)
 }
