@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"forebay/balance"
 	"forebay/proxy/frame"
 	"forebay/proxy/proxytest"
 )
@@ -94,6 +95,7 @@ func TestDrainLetsAOnewayCallArrive(t *testing.T) {
 	c := f.dial(t)
 	send(t, c, oneway(1, "last"))
 	server := proxytest.Receive(t, conns, "a connection")
+	proxytest.Eventually(t, "the lease", func() bool { return f.Stats().Backends[0].Load.Slots[balance.Leased] == 1 })
 	done := f.draining(t)
 	wantCall(t, server, oneway(1, "last"))
 	wantDrained(t, f, done, 1)
