@@ -226,7 +226,7 @@ func newCodec(protocol string, cfg config.Requests) (frame.Codec, error) {
 	transports := map[string]frame.Transport{"framed": frame.Framed, "unframed": frame.Unframed, "header": frame.Header}
 	protocols := map[string]frame.Protocol{"binary": frame.Binary, "binary-old": frame.BinaryOld, "compact": frame.Compact}
 	return frame.NewThrift(frame.Thrift{Transport: transports[cfg.ThriftTransport], Protocol: protocols[cfg.ThriftProtocol],
-		MaxFrame: cfg.MaxFrame, MaxMessage: cfg.MaxMessage}), nil
+		MaxFrame: cfg.MaxFrame, MaxMessage: cfg.MaxMessage, Strict: cfg.CheckFrames}), nil
 }
 
 // newLogger writes to standard error. level is one that config has checked.

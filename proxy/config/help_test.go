@@ -95,6 +95,7 @@ func TestServeHasTheFlagsOfTheSpecification(t *testing.T) {
 		{"thrift-protocol", "auto"},
 		{"max-frame", "16384000"},
 		{"max-message", "100MiB"},
+		{"check-frames", "on"},
 		{"oneway-method", ""},
 		{"learn-oneway", "on"},
 		{"oneway-quarantine", "50ms"},

@@ -21,6 +21,9 @@ type Requests struct {
 	// it, in bytes; above 0.
 	MaxFrame, MaxMessage int64
 
+	// CheckFrames refuses Thrift frames that do not hold exactly one message.
+	CheckFrames bool
+
 	// LengthField and LengthID are where the messages of "length" have their
 	// length and, if its Width is above 0, their id.
 	LengthField LengthField
@@ -111,6 +114,13 @@ func thriftSettings(r *Requests) settings {
 			name: "max-message", category: requestFlags, def: "100MiB",
 			kind:  size(&r.MaxMessage, 64, 1<<40),
 			usage: "refuse unframed messages of more than `SIZE`",
+		},
+		{
+			name: "check-frames", category: requestFlags, def: "on",
+			kind: toggle(&r.CheckFrames),
+			usage: "look into each frame of a client and refuse it unless it holds exactly one message: of two, the " +
+				"second one's reply would meet another client's request, and fail it. --check-frames=false for " +
+				"fbthrift's compact protocol with floats, which others read as another type",
 		},
 		{
 			name: "oneway-method", category: requestFlags, defText: "may be repeated",
@@ -238,7 +248,7 @@ func (s *Serve) completeProtocol(ss settings) error {
 		return err
 	}
 	only := map[string][]string{
-		"thrift": {"thrift-transport", "thrift-protocol", "max-message", "oneway-method", "learn-oneway", "oneway-quarantine"},
+		"thrift": {"thrift-transport", "thrift-protocol", "max-message", "check-frames", "oneway-method", "learn-oneway", "oneway-quarantine"},
 		"length": {"length-field", "length-id"},
 	}
 	for protocol, names := range only {

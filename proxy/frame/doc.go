@@ -41,6 +41,6 @@
 // is taken to be one message, as every Thrift library writes it. It does not
 // find the end of an unframed JSON message, does not undo THeader transforms,
 // and does not follow transports that keep state for a whole connection (SASL,
-// TZlib, HTTP); those it names. In the unframed compact protocol type 13 is
-// Apache's uuid, not fbthrift's float.
+// TZlib, HTTP); those it names. Where it reads the compact protocol (unframed, or
+// with Strict) type 13 is Apache's uuid, not fbthrift's float.
 package frame
