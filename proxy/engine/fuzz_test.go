@@ -338,7 +338,7 @@ func (w *whim) next(now time.Time) Step {
 	}
 	switch w.rnd.IntN(4) { // not all of it, but not for ever
 	case 0:
-		s.Until = now.Add(time.Duration(w.rnd.IntN(3000)) * time.Microsecond)
+		s.Until = now.Add(time.Duration(w.rnd.IntN(1500)) * time.Microsecond)
 		for _, drop := range []func(){
 			func() { s.FromClient = 0 }, func() { s.FromBackend = 0 },
 			func() { s.ToClient = nil }, func() { s.ToBackend = nil },
@@ -361,13 +361,13 @@ func FuzzDrive(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, seed uint64, up, down uint32, limit uint16) {
 		rnd := rand.New(rand.NewPCG(seed, 0))
-		sizeUp, sizeDown := int(up%(1<<20)), int(down%(1<<20))
+		sizeUp, sizeDown := int(up%(1<<18)), int(down%(1<<18))
 		networks := []string{"unix", "tcp"}
 		b := newBench(t, func(cfg Config) Engine { return NewNet(cfg) })
 		cc, client := b.client(networks[rnd.IntN(2)])
 		bc, backend := b.backend(networks[rnd.IntN(2)])
 		w := &whim{puppet: puppet{TB: t, lease: func() Conn { return bc }}, rnd: rand.New(rand.NewPCG(seed, 1)), sizeUp: sizeUp, leases: rnd.IntN(4)}
-		w.limit = 1 + int(limit) + (sizeUp+sizeDown)/100 // so that it ends in time
+		w.limit = 1 + int(limit) + (sizeUp+sizeDown)/20 // so that it ends in time
 		w.play = func(_ *puppet, now time.Time) Step { return w.next(now) }
 		wake, doWake := context.WithCancel(context.Background())
 		defer doWake()
