@@ -126,6 +126,12 @@ func logStart(log zerolog.Logger, cfg config.Serve, eng engine.Engine, addr net.
 		Int("max_clients", srv.MaxClients()).Int("queue", cfg.Queue).
 		Str("min_idle", minIdle).Dur("acquire_timeout_ms", cfg.AcquireTimeout).Dur("first_byte_wait_ms", cfg.FirstByteWait).
 		Dur("session_idle_timeout_ms", cfg.SessionIdleTimeout).Dur("drain_timeout_ms", cfg.DrainTimeout).
+		Func(func(e *zerolog.Event) {
+			if r := cfg.Requests; cfg.Protocol != "raw" {
+				e.Str("pooling", r.Pooling).Dur("reply_timeout_ms", r.ReplyTimeout).Bool("learn_oneway", r.LearnOneway).
+					Strs("oneway_methods", r.OnewayMethods)
+			}
+		}).
 		Msg("serving")
 	if cfg.Reuse == "trust" {
 		log.Warn().Msg("--reuse trust cannot verify whose a reply is: a backend that answers a request twice, or not " +

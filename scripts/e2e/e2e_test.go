@@ -64,8 +64,14 @@ type server struct {
 // serve starts a forebay on a free port, and waits until it serves.
 func serve(t *testing.T, args ...string) *server {
 	t.Helper()
+	return start(t, "serving", append([]string{"--listen", "127.0.0.1:0"}, args...)...)
+}
+
+// start starts the program, and waits until it says ready and the address.
+func start(t *testing.T, ready string, args ...string) *server {
+	t.Helper()
 	s := &server{exitc: make(chan int, 1)}
-	s.cmd = exec.Command(program, append([]string{"--listen", "127.0.0.1:0"}, args...)...)
+	s.cmd = exec.Command(program, args...)
 	stderr, err := s.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +83,7 @@ func serve(t *testing.T, args ...string) *server {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.readLog(stderr, addrc)
+		s.readLog(stderr, ready, addrc)
 		s.cmd.Wait()
 		s.exitc <- s.cmd.ProcessState.ExitCode()
 	}()
@@ -89,13 +95,16 @@ func serve(t *testing.T, args ...string) *server {
 	return s
 }
 
-func (s *server) readLog(r io.Reader, addrc chan<- string) {
+func (s *server) readLog(r io.Reader, ready string, addrc chan<- string) {
 	for lines := bufio.NewScanner(r); lines.Scan(); {
 		var line map[string]any
 		if json.Unmarshal(lines.Bytes(), &line) != nil {
 			line = map[string]any{"message": lines.Text()}
+			if addr, ok := strings.CutPrefix(lines.Text(), ready); ok {
+				addrc <- addr
+			}
 		}
-		if line["message"] == "serving" {
+		if line["message"] == ready {
 			addrc <- line["listen"].(string)
 		}
 		s.mu.Lock()
@@ -148,13 +157,48 @@ func ask(t *testing.T, c net.Conn) {
 }
 
 func TestDemoLosesNothing(t *testing.T) {
-	status, out, errs := run(t, nil, "demo", "--duration", "500ms")
-	if status != 0 {
-		t.Fatalf("status = %d, want 0\n%s%s", status, out, errs)
+	tests := []struct{ protocol, connections string }{
+		{"raw", "found ready"},
+		{"thrift", "reused"},
 	}
-	for _, want := range []string{"requests", "p99.9", "wait in the queue", "peak leased", "found ready"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("the report lacks %q:\n%s", want, out)
+	for _, tt := range tests {
+		t.Run(tt.protocol, func(t *testing.T) {
+			status, out, errs := run(t, nil, "demo", "--protocol", tt.protocol, "--duration", "500ms")
+			if status != 0 {
+				t.Fatalf("status = %d, want 0\n%s%s", status, out, errs)
+			}
+			for _, want := range []string{"requests", "p99.9", "wait in the queue", "peak leased", tt.connections} {
+				if !strings.Contains(out, want) {
+					t.Errorf("the report lacks %q:\n%s", want, out)
+				}
+			}
+		})
+	}
+}
+
+// The set-up of the README, with the included servers and load.
+func TestManyThriftClientsShareFourConnections(t *testing.T) {
+	var backends []string
+	for range 2 {
+		e := start(t, "echo: listening on ", "echo", "--protocol", "thrift", "--listen", "127.0.0.1:0")
+		backends = append(backends, "--backend", e.addr+",max=2")
+	}
+	s := serve(t, append(backends, "--protocol", "thrift", "--acquire-timeout", "10s")...)
+	status, out, _ := run(t, nil, "load", "--protocol", "thrift", "--method", "mix", "--target", s.addr, "--clients", "100", "--requests", "2000")
+	if status != 0 {
+		t.Errorf("load: status %d\n%s", status, out)
+	}
+	s.signal(t)
+	if status := proxytest.Receive(t, s.exitc, "the exit"); status != 0 {
+		t.Errorf("status = %d, want 0", status)
+	}
+	sum := s.logged("stopped")[0]
+	if sum["requests"] != 2000.0 || sum["errors"] != 0.0 || len(sum["faults"].(map[string]any)) != 0 {
+		t.Errorf("summed up as %v; want 2000 requests, no errors and no faults", sum)
+	}
+	for _, b := range sum["backends"].([]any) {
+		if dials := b.(map[string]any)["dials"].(float64); dials > 2 {
+			t.Errorf("backend %v; want at most 2 dials", b)
 		}
 	}
 }
