@@ -249,7 +249,7 @@ func TestDrain(t *testing.T) {
 		r.run()
 		r.m.Drain()
 		r.run()
-		r.wantEnd(Drained)
+		r.wantDrained()
 	})
 	t.Run("lets what is out be answered", func(t *testing.T) {
 		r := newRig(t)
@@ -261,7 +261,7 @@ func TestDrain(t *testing.T) {
 		r.slowClient = false
 		r.run()
 		r.wantAnswers("1:re a")
-		r.wantEnd(Drained)
+		r.wantDrained()
 	})
 	t.Run("lets a request that has begun be answered", func(t *testing.T) {
 		r := newRig(t)
@@ -271,7 +271,7 @@ func TestDrain(t *testing.T) {
 		r.client(whole[5:])
 		r.reply("re a")
 		r.wantAnswers("1:re a")
-		r.wantEnd(Drained)
+		r.wantDrained()
 	})
 	t.Run("keeps the lease of a session", func(t *testing.T) {
 		r := newRig(t, session)
@@ -279,9 +279,22 @@ func TestDrain(t *testing.T) {
 		r.reply("re a")
 		r.m.Drain()
 		r.run()
-		r.wantEnd(Drained)
+		r.wantDrained()
 		r.wantReleased(clean)
 	})
+}
+
+// wantDrained checks that the client is told, and has a moment to see it before what
+// it may have sent meanwhile resets its connection.
+func (r *rig) wantDrained() {
+	r.t.Helper()
+	if !r.fin || r.done {
+		r.t.Fatalf("FIN sent: %v, done: %v; want a FIN, and then a wait", r.fin, r.done)
+	}
+	r.client(twoWay("echo", 99, "too late"))
+	r.wantNotDone()
+	r.clientEnded(io.EOF)
+	r.wantEnd(Drained)
 }
 
 func TestCutEndsAtOnce(t *testing.T) {

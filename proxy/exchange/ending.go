@@ -126,6 +126,7 @@ func (m *Machine) over() (End, error) {
 	case m.fin && quiet && idle:
 		return Finished, nil
 	case m.draining && quiet && idle:
+		m.finish = linger // it may have begun the next one
 		return Drained, nil
 	}
 	return NotEnded, nil
