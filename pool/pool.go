@@ -21,7 +21,9 @@
 // Because of it puddle's Acquire, which is called only with such a count in
 // hand, always finds a connection and never dials or waits. Which idle
 // connection it finds does not matter: they are alike, and what is said of one
-// (that it lay idle, that a client used it) is kept with the connection.
+// (that it lay idle, that a client used it) is kept with the connection. Who can do
+// with an unused one only asks the lease, also after Dial: another may have come into
+// the set behind the one that was dialed.
 //
 // A slot is given back when its connection is closed, not before: a closed
 // connection leaves puddle by Hijack, which frees puddle's place at once

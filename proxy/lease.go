@@ -126,6 +126,10 @@ func (a *acquire) open(c balance.Choice) (*lease, error) {
 	}
 	ctx := a.waiting()
 	l, err := p.Dial(ctx)
+	for err == nil && a.s.pinned && l.Used() { // another session's came into the idle set behind the dial
+		l.Close(pool.Used)
+		l, err = p.Dial(ctx)
+	}
 	switch {
 	case err == nil:
 		srv.dispatcher.dialed(c.Backend)

@@ -133,6 +133,7 @@ func (r *requests) Lease() {
 	}
 	begin := time.Now()
 	l, err := r.acquire()
+	r.again = false
 	r.wait += time.Since(begin)
 	switch {
 	case err == nil:

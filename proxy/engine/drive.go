@@ -12,14 +12,15 @@ import (
 func (e *Net) Drive(ctx context.Context, client Conn, m Machine, cfg DriveConfig, done func()) {
 	d := &drive{client: client.(*netConn), machine: m, up: sizer{size: minBuffer}, down: sizer{size: minBuffer}}
 	d.paced.by = &e.pacer
-	release := context.AfterFunc(ctx, func() { d.interrupt(cut) })
-	defer release()
+	forget := context.AfterFunc(ctx, func() { d.interrupt(cut) })
+	forgetWake := func() bool { return true }
 	if cfg.Wake != nil {
-		release := context.AfterFunc(cfg.Wake, func() { d.interrupt(woken) })
-		defer release()
+		forgetWake = context.AfterFunc(cfg.Wake, func() { d.interrupt(woken) })
 	}
 	d.run()
 	d.seal()
+	forget() // done may take as long as another relay of the session
+	forgetWake()
 	done()
 }
 

@@ -241,8 +241,15 @@ func peek(fd int) (bytes bool, end error) {
 	case got&(unix.POLLRDHUP|unix.POLLHUP) != 0:
 		n, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
 		return err == nil && n > 0, io.EOF
+	case got&unix.POLLIN != 0:
+		// A FIN that comes as poll looks is counted as a byte before it is told of.
+		n, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
+		if err == nil && n == 0 {
+			return false, io.EOF
+		}
+		return true, nil
 	default:
-		return got&unix.POLLIN != 0, nil
+		return false, nil
 	}
 }
 

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"io"
 	"net"
 	"os"
 	"strconv"
@@ -132,5 +133,36 @@ func TestPeekBytesLeavesWhatItCopies(t *testing.T) {
 		if n := c.PeekBytes(p); n != 3 || string(p) != "hel" {
 			t.Errorf("got %d bytes, %q; want 3, hel", n, p[:n])
 		}
+	}
+}
+
+// A FIN that arrives as Peek looks is not a byte.
+func TestPeekTakesNoFINForBytes(t *testing.T) {
+	ln := proxytest.Listen(t, "tcp")
+	e := NewNet(Config{})
+	wrong, n := 0, 0
+	for end := time.Now().Add(time.Second); time.Now().Before(end); n++ {
+		d, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, _ := ln.Accept()
+		c := e.newConn(a)
+		go d.(*net.TCPConn).CloseWrite()
+		for {
+			bytes, end := c.Peek()
+			if end == io.EOF {
+				break
+			}
+			if bytes {
+				wrong++
+			}
+		}
+		a.Close()
+		d.(*net.TCPConn).SetLinger(0)
+		d.Close()
+	}
+	if wrong > 0 {
+		t.Errorf("%d times of %d Peek told of bytes where there was only a FIN", wrong, n)
 	}
 }
