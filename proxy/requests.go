@@ -158,11 +158,23 @@ func (r *requests) Backend() engine.Conn {
 // Release ends the lease as the facts allow.
 func (r *requests) Release() {
 	f := r.Facts()
+	if r.mayBeUnread(f) && !r.srv.arrived(r.lease.conn()) {
+		f.Fault = exchange.UnreadRequest
+	}
 	r.again = f.Fault == exchange.Stale
 	r.srv.note(r, f)
 	r.srv.releaseRequests(r.lease, f)
 	r.lease = nil
 	r.Released()
+}
+
+// mayBeUnread reports whether no reply has shown that the backend got all that was
+// written, and its connection is not about to be reset, or over.
+func (r *requests) mayBeUnread(f exchange.Facts) bool {
+	if abandoned(f) || f.Fault == exchange.BackendEnded || f.Fault == exchange.Stale {
+		return false
+	}
+	return r.Unanswered() || f.Outstanding > 0
 }
 
 // note counts a fault. A desync is said: it should never be.
@@ -275,14 +287,26 @@ func isRefusal(err error) bool {
 	return pool.IsLocal(err)
 }
 
+// largestHead is as much of a message as tells whose it is: a method's name and what
+// lies around it.
+const largestHead = 2048
+
+// shownBytes is how many bytes of what nobody asked for the log shows.
+const shownBytes = 16
+
 // stray says what a connection sent while it lay idle. Of raw bytes that is what
 // --reuse quiet expects to happen; there is a counter.
 func (srv *Server) stray(i int, c pool.Conn) {
 	if srv.requests == nil {
 		return
 	}
-	bytes := make([]byte, 16)
-	n := c.(*backendConn).PeekBytes(bytes)
+	b := c.(*backendConn)
+	bytes := make([]byte, largestHead)
+	bytes = bytes[:b.PeekBytes(bytes)]
+	if srv.requests.Disowned(b.exchange, bytes) {
+		srv.requests.faults[exchange.OnewayAnswered].Add(1)
+		return
+	}
 	srv.requests.faults[exchange.StrayBytes].Add(1)
-	srv.desync(srv.cfg.Backends[i].String(), exchange.StrayBytes, bytes[:n])
+	srv.desync(srv.cfg.Backends[i].String(), exchange.StrayBytes, bytes[:min(len(bytes), shownBytes)])
 }

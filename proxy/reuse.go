@@ -52,13 +52,14 @@ func untouchable(end engine.End) bool {
 
 // reusable decides the same for a connection of request pooling, where it is known
 // which bytes belong to which request. All of this must hold: no reply is
-// outstanding, nor the quarantine of a oneway call; both directions are at a
-// message's end; nothing that came was other than what was asked for, and nothing
-// ever failed, which includes the end of the connection. That nothing waits to be
+// outstanding, nor the quarantine of a oneway call, and no more of those were made
+// than are remembered; both directions are at a message's end; nothing that came was
+// other than what was asked for, and nothing ever failed, which includes the end of
+// the connection. That nothing waits to be
 // read, and that its time is not up, is looked at by the pool, now and again when
 // the connection is leased.
 func reusable(f exchange.Facts) bool {
-	return f.Outstanding == 0 && !f.MidRequest && !f.MidReply && f.Fault == exchange.NoFault
+	return f.Outstanding == 0 && !f.Crowded && !f.MidRequest && !f.MidReply && f.Fault == exchange.NoFault
 }
 
 // releaseRequests ends a lease as reusable allows.
@@ -78,6 +79,28 @@ func (srv *Server) releaseRequests(l *lease, f exchange.Facts) {
 	default:
 		srv.discard(l, pool.Used)
 	}
+}
+
+// The pauses of a lease whose last oneway calls the backend's kernel has not taken,
+// and how long there may be some.
+const (
+	firstArrivalPause = time.Millisecond
+	lastArrivalPause  = 20 * time.Millisecond
+	arrivalTime       = time.Second
+)
+
+// arrived waits until the backend's kernel has all that was written, and reports
+// whether it has. No reply shows it after a oneway call, and what it has not taken
+// keeps the connection open there when its slot is free already.
+func (srv *Server) arrived(c engine.Conn) bool {
+	end := time.Now().Add(arrivalTime)
+	for pause := firstArrivalPause; c.Unacked() > 0; pause = min(2*pause, lastArrivalPause) {
+		if time.Now().After(end) || srv.cutCtx.Err() != nil {
+			return false
+		}
+		time.Sleep(pause)
+	}
+	return true
 }
 
 // abandoned reports whether the backend may still be at work on what nobody waits

@@ -112,6 +112,11 @@ type Conn interface {
 	// it, and returns how many bytes. Where the platform cannot, it copies none.
 	PeekBytes(p []byte) int
 
+	// Unacked returns how many bytes were written that the peer's kernel has not
+	// taken yet: they keep a connection open there that is closed here. Where the
+	// platform cannot tell it is 0.
+	Unacked() int
+
 	// Watch calls f with what Peek would say, from another goroutine: once soon
 	// and then whenever it may have changed, until f returns false or stop is
 	// called. stop returns when no call of f is under way or will come; it must

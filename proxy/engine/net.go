@@ -108,6 +108,9 @@ func (c *netConn) PeekBytes(p []byte) int {
 	return n + c.raw.peekBytes(p[n:])
 }
 
+// Unacked returns how many bytes the kernel still holds for the peer.
+func (c *netConn) Unacked() int { return c.unacked() }
+
 // Watch calls f when what Peek tells may have changed.
 func (c *netConn) Watch(f func(bytes bool, end error) bool) (stop func()) {
 	if c.raw == nil {

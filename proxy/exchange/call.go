@@ -23,9 +23,10 @@ type ghost struct {
 	head frame.Head
 }
 
-// maxGhosts is how many oneway calls a connection remembers. An answer to an older
-// one counts as a reply of a wrong sequence id; either is discovered.
-const maxGhosts = 16
+// maxGhosts is how many oneway calls a connection remembers. One on which a client has
+// made more in one lease is not kept: an answer to the first of them would fail the
+// next client's request.
+const maxGhosts = 64
 
 // NewConn returns the Conn of a new connection. Its sequence ids begin anywhere,
 // so that no client can guess them.
@@ -59,6 +60,28 @@ func (c *Conn) haunt(x *call) {
 	c.ghosts = append(c.ghosts, ghost{x.id.Seq, x.head})
 }
 
+// Disowned reports whether what came on a connection while nobody had it begins with a
+// reply to a call that nobody waits for. If the call was not typed oneway, its method
+// was taken for oneway in error, and is not any more.
+func (cfg *Config) Disowned(c *Conn, bytes []byte) bool {
+	replies := cfg.Codec.Replies()
+	if _, err := replies.Scan(bytes); err != nil || replies.Head() == nil {
+		return false
+	}
+	call := c.ghost(replies.Head())
+	if call != nil {
+		cfg.disown(call, replies.Head())
+	}
+	return call != nil
+}
+
+// disown draws the conclusion from a reply to a call that nobody waits for.
+func (cfg *Config) disown(call, reply *frame.Head) {
+	if call.Type != frame.Oneway && reply.Type == frame.Reply {
+		cfg.Methods.answered(call.Name)
+	}
+}
+
 func (c *Conn) ghost(h *frame.Head) *frame.Head {
 	for i := range c.ghosts {
 		g := &c.ghosts[i]
@@ -81,6 +104,8 @@ type call struct {
 	passed   bool      // a later call was answered first
 	sent     bool      // all of it was given to the kernel
 	deadline time.Time // of the reply, or of the quarantine; set once it is sent
+	witness  bool      // passed, and a proof that the method is oneway unless it is answered soon
+	proof    time.Time // when it is; or when a call that may be oneway is looked at again
 }
 
 // awaited reports whether the client waits for its reply.
@@ -117,12 +142,13 @@ const (
 	UnfinishedWrite       // the client left in the middle of its request
 	UnreadReply           // the client left or sent what is no request, and the reply had not come
 	Stale                 // the backend had ended the connection before the request
+	UnreadRequest         // the backend does not take the oneway calls that were written
 	Interrupted           // the session was cut
 	NumFaults
 )
 
 var faultNames = [NumFaults]string{"none", "wrong_reply", "stray_bytes", "oneway_answered", "malformed_reply",
-	"early_reply", "reply_timeout", "backend_ended", "bad_exception", "unfinished_request", "unread_reply", "stale", "cut"}
+	"early_reply", "reply_timeout", "backend_ended", "bad_exception", "unfinished_request", "unread_reply", "stale", "unread_request", "cut"}
 
 // String returns the name of the fault, as logs and counters have it.
 func (f Fault) String() string { return faultNames[f] }
@@ -134,4 +160,5 @@ type Facts struct {
 	MidRequest  bool  // part of a request was written, not all
 	MidReply    bool  // part of a reply was read, not all
 	Used        bool  // a byte of a request was written
+	Crowded     bool  // there were more calls without a reply than are remembered
 }

@@ -8,6 +8,7 @@ import (
 // Times.
 const (
 	drainTime  = time.Second // for the reply to a client that has gone
+	proofTime  = time.Second // for the answer to a call that was passed over
 	lingerTime = time.Second // for a client to take the last answer before its connection is closed
 )
 
@@ -15,6 +16,9 @@ const (
 func (m *Machine) deadline() time.Time {
 	until := m.leaving
 	for i := range m.calls {
+		if m.calls[i].witness || m.doubtful(i) {
+			until = earlier(until, m.calls[i].proof)
+		}
 		if !m.arriving(i) {
 			until = earlier(until, m.calls[i].deadline)
 		}
@@ -76,6 +80,12 @@ func (m *Machine) expire() {
 
 // expireCalls begins and ends the times of the calls that are out.
 func (m *Machine) expireCalls() {
+	for i := range m.calls {
+		m.testify(&m.calls[i])
+		if m.doubtful(i) {
+			m.reconsider(&m.calls[i])
+		}
+	}
 	late := false
 	for i := 0; i < len(m.calls); {
 		x := &m.calls[i]
@@ -83,6 +93,7 @@ func (m *Machine) expireCalls() {
 			x.deadline = m.due(x)
 		}
 		switch {
+		case x.passed && m.cfg.Methods.Oneway(x.head.Name):
 		case !m.expired(x.deadline) || m.arriving(i):
 			i++
 			continue
@@ -99,6 +110,46 @@ func (m *Machine) expireCalls() {
 	if late {
 		m.fault(ReplyTimeout)
 		m.fail(errReplyTimeout, "no reply within "+m.cfg.ReplyTimeout.String())
+	}
+}
+
+// testify counts a call that was passed over, and is not answered soon after, for a
+// proof that its method is oneway.
+func (m *Machine) testify(x *call) {
+	switch {
+	case !x.witness:
+	case x.proof.IsZero():
+		x.proof = m.now.Add(proofTime)
+	case m.expired(x.proof):
+		x.witness, x.proof = false, time.Time{}
+		m.cfg.Methods.passedOver(x.head.Name)
+	}
+}
+
+// doubtful reports whether a call is waited for, and may be one without a reply.
+func (m *Machine) doubtful(i int) bool {
+	x := &m.calls[i]
+	return x.sent && x.awaited() && !m.arriving(i)
+}
+
+// reconsider looks at a call that is waited for although nobody has seen an answer to
+// its method. It may be oneway: by now that may be known, and where the client has gone
+// on, and its next request cannot go out behind it, it is not waited for longer.
+func (m *Machine) reconsider(x *call) {
+	blocked := m.req.state == ready && !m.usable()
+	switch {
+	case m.learned(&x.head):
+		x.oneway, x.learned = true, true
+		x.deadline, x.proof = m.due(x), time.Time{}
+		m.Stats.Oneways++
+	case !m.cfg.Methods.open(x.head.Name):
+		x.proof = time.Time{}
+	case x.proof.IsZero():
+		x.proof = m.now.Add(proofTime)
+	case m.expired(x.proof) && blocked:
+		x.passed, x.proof = true, time.Time{}
+	case m.expired(x.proof):
+		x.proof = m.now.Add(proofTime)
 	}
 }
 

@@ -72,14 +72,14 @@ func (m *Machine) ending() (Step, bool) {
 	return Step{ToClient: m.toClient.bytes(), ToBackend: m.toBackend.bytes(), FromBackend: m.room(), Until: m.deadline()}, true
 }
 
-// settling reports whether the connection can be kept after a while: a quarantine
-// has to pass, or a reply to be dropped.
+// settling reports whether there is something to wait for: a quarantine, the answer to
+// a call that was passed over, or a reply to be dropped.
 func (m *Machine) settling() bool {
 	if m.facts.Fault != NoFault || m.req.state == sending {
 		return false
 	}
 	for i := range m.calls {
-		if !m.calls[i].oneway && m.gone == nil {
+		if x := &m.calls[i]; !x.oneway && !x.witness && m.gone == nil {
 			return false
 		}
 	}

@@ -24,6 +24,7 @@ func TestEachConditionOfReuseAlone(t *testing.T) {
 			r.client(join(twoWay("fire", 0, "x"), twoWay("echo", 1, "a")))
 			r.reply("re a")
 			r.clientEnded(io.EOF)
+			r.after(proofTime)
 		}, Facts{Outstanding: 1}},
 		{"a quarantine is not over", func(r *rig) { r.client(oneway("fire", "a")); r.m.Cut(); r.run() },
 			Facts{Outstanding: 1, Fault: Interrupted}},

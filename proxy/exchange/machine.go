@@ -99,19 +99,21 @@ type Machine struct {
 	gone     error // the connection to the client is gone
 	toClient queue
 
-	conn      *Conn // nil without a lease
-	calls     []call
-	toBackend queue
-	out       frame.Scanner
-	reply     reply
-	facts     Facts
-	spent     bool     // nothing more is to be had of the connection
-	oddity    [16]byte // the first bytes of what was no reply
-	oddLen    int
-	bound     bool      // the session has had a reply on its lease, which may keep state since
-	bereft    bool      // the session has lost its lease
-	cause     error     // of the newest failure
-	leaving   time.Time // when the reply to a client that has gone is waited for no longer
+	conn       *Conn // nil without a lease
+	calls      []call
+	toBackend  queue
+	out        frame.Scanner
+	reply      reply
+	facts      Facts
+	unanswered bool     // see Unanswered
+	forgotten  int      // calls without a reply in this lease
+	spent      bool     // nothing more is to be had of the connection
+	oddity     [16]byte // the first bytes of what was no reply
+	oddLen     int
+	bound      bool      // the session has had a reply on its lease, which may keep state since
+	bereft     bool      // the session has lost its lease
+	cause      error     // of the newest failure
+	leaving    time.Time // when the reply to a client that has gone is waited for no longer
 
 	draining  bool
 	cut       bool
@@ -135,6 +137,10 @@ func (m *Machine) Facts() Facts {
 	f.MidReply = m.out.Begun() && !m.out.Done()
 	return f
 }
+
+// Unanswered reports whether the last that was written has no reply, which would show
+// that it was read.
+func (m *Machine) Unanswered() bool { return m.unanswered }
 
 // Oddity returns the first bytes of what was no reply to a call that is out.
 func (m *Machine) Oddity() []byte { return m.oddity[:m.oddLen] }
@@ -239,7 +245,7 @@ func (m *Machine) usable() bool {
 // Leased gives the machine the connection that it asked for.
 func (m *Machine) Leased(c *Conn) {
 	m.touched = true
-	m.conn, m.facts, m.spent = c, Facts{}, false
+	m.conn, m.facts, m.spent, m.forgotten, m.unanswered = c, Facts{}, false, 0, false
 }
 
 // Refused tells that there is no connection: err for the account, text for the

@@ -179,7 +179,7 @@ func TestOnewayCallsInQuarantineAreBoundedAndDoNotWait(t *testing.T) {
 		t.Fatalf("%d requests on %d leases", n, r.leases)
 	}
 	r.after(quarantine)
-	r.wantReleased(clean)
+	r.wantReleased(Facts{Used: true, Crowded: true})
 }
 
 // Learning.
@@ -193,6 +193,10 @@ func proof(t *testing.T, methods *Methods, name string) {
 	r.reply("re b")
 	r.wantAnswers("2:re b")
 	r.clientEnded(io.EOF)
+	if !r.fin {
+		t.Error("the client waits for the proof")
+	}
+	r.after(proofTime)
 	r.wantEnd(Finished)
 }
 
@@ -246,8 +250,119 @@ func TestConnectionWithAPassedCallIsNotReused(t *testing.T) {
 	r.reply("re b")
 	r.wantReleased()
 	r.clientEnded(io.EOF)
+	r.wantReleased()
+	r.after(proofTime)
 	r.wantReleased(Facts{Outstanding: 1, Used: true})
 	r.wantEnd(Finished)
+}
+
+func TestLateAnswerToAPassedCallIsNoProof(t *testing.T) {
+	r := newRig(t)
+	r.client(twoWay("slow", 1, "a"))
+	slow := r.last()
+	r.client(twoWay("echo", 2, "b"))
+	r.reply("re b")
+	r.clientEnded(io.EOF)
+	r.after(proofTime - 1)
+	r.backend(slow.reply("re a"))
+	r.wantAnswers("2:re b", "1:re a")
+	r.wantEnd(Finished)
+	if m := r.cfg.Methods; m.open("fire") || m.learned["slow"].passed != 0 {
+		t.Error("the server answers out of order, and something would be learned of it")
+	}
+}
+
+func TestClientThatGoesOnDoesNotWaitForACallThatMayBeOneway(t *testing.T) {
+	r := newRig(t)
+	r.client(oneway("two-way", "a"))
+	answered := r.last()
+	r.client(twoWay("fire", 1, "b"))
+	r.backend(answered.reply("spoils the connection"))
+	r.client(twoWay("echo", 2, "c"))
+	r.wantReleased()
+	r.after(proofTime)
+	r.wantReleased(Facts{Fault: OnewayAnswered, Outstanding: 1, Used: true})
+	if r.leases != 2 {
+		t.Fatalf("%d leases, want another for the next request", r.leases)
+	}
+	r.reply("re c")
+	r.wantAnswers("2:re c")
+}
+
+func TestCallIsNotWaitedForOnceItsMethodIsLearned(t *testing.T) {
+	m := NewMethods(nil, true)
+	r := newRig(t, func(c *Config) { c.Methods = m })
+	r.client(twoWay("fire", 1, "a"))
+	r.clientEnded(io.EOF)
+	for range proofs {
+		m.passedOver("fire")
+	}
+	r.after(proofTime)
+	r.after(quarantine)
+	r.wantReleased(clean)
+	r.wantEnd(Finished)
+}
+
+func TestExceptionIsNoAnswerToLearnFrom(t *testing.T) {
+	m := NewMethods(nil, true)
+	for range proofs {
+		proof(t, m, "fire")
+	}
+	r := newRig(t, func(c *Config) { c.Methods = m })
+	r.client(twoWay("fire", 1, "what the server cannot read"))
+	r.backend(r.last().exception(frame.CodeInternalError, "bad arguments"))
+	r.wantAnswers("1!6:bad arguments")
+	if !m.Oneway("fire") {
+		t.Error("one bad call unlearned the method for everybody")
+	}
+	r.client(twoWay("unknown", 2, "a"))
+	r.backend(r.last().exception(frame.CodeUnknownMethod, "no such method"))
+	if m.learned["unknown"] != nil {
+		t.Error("a method that is not known is remembered; clients can name anything")
+	}
+}
+
+func TestLateAnswerOnAnIdleConnectionUnlearns(t *testing.T) {
+	m := NewMethods(nil, true)
+	for range proofs {
+		proof(t, m, "slow")
+	}
+	conn := NewConn()
+	r := newRig(t, func(c *Config) { c.Methods = m })
+	r.conn = conn
+	r.client(twoWay("slow", 1, "a"))
+	late := r.last().reply("late")
+	r.after(quarantine)
+	r.wantReleased(clean)
+	if r.cfg.Disowned(conn, twoWayReply("slow", 1, "another's")) || r.cfg.Disowned(conn, []byte("no message")) || !m.Oneway("slow") {
+		t.Error("something else was taken for the late answer")
+	}
+	if !r.cfg.Disowned(conn, late) || m.Oneway("slow") {
+		t.Error("the late answer was not known, or taught nothing")
+	}
+}
+
+func TestMoreOnewayCallsThanAreRememberedSpoilTheConnection(t *testing.T) {
+	for n, want := range map[int]Facts{maxGhosts: {Used: true}, maxGhosts + 1: {Used: true, Crowded: true}} {
+		r := newRig(t)
+		for range n {
+			r.client(oneway("fire", "a"))
+		}
+		r.after(quarantine)
+		r.wantReleased(want)
+	}
+}
+
+func TestOnlyALoneCallIsKeptToBeSentAgain(t *testing.T) {
+	r := newRig(t)
+	for range 5 {
+		r.client(oneway("fire", big(10<<10)))
+	}
+	for i := range r.m.calls[:4] {
+		if r.m.calls[i].raw.len() > 0 {
+			t.Errorf("call %d is kept", i)
+		}
+	}
 }
 
 func TestMethodIsLearnedWhileItsEarlierCallsAreOut(t *testing.T) {
@@ -257,6 +372,8 @@ func TestMethodIsLearnedWhileItsEarlierCallsAreOut(t *testing.T) {
 		r.reply("re b")
 		r.wantAnswers(fmt.Sprint(i, ":re b"))
 	}
+	r.wantReleased()
+	r.after(proofTime)
 	r.wantReleased(clean)
 	if !r.cfg.Methods.Oneway("fire") {
 		t.Fatal("not learned")

@@ -99,13 +99,10 @@ func (m *Machine) accept(x *call) {
 	}
 }
 
-// disown has the reply to a oneway call dropped. Where the call was not typed so, its
-// method was taken for oneway in error.
+// disown has the reply to a oneway call dropped.
 func (m *Machine) disown(call *frame.Head) {
 	m.fault(OnewayAnswered)
-	if call.Type != frame.Oneway {
-		m.cfg.Methods.answered(call.Name)
-	}
+	m.cfg.disown(call, &m.reply.head)
 	m.reply.known, m.reply.skip = true, true
 	m.reply.held.drop()
 }
@@ -163,9 +160,12 @@ func (m *Machine) heard() {
 	}
 	at := r.call
 	x := m.calls[at]
+	if r.head.Type == frame.Reply { // any method has exceptions: of bad arguments, say
+		m.cfg.Methods.answered(x.head.Name)
+	}
 	m.dropReply()
 	m.conn.Reused, m.bound = true, true
-	m.cfg.Methods.answered(x.head.Name)
+	m.unanswered = false
 	if x.passed {
 		m.cfg.Methods.outOfOrder()
 	}
@@ -206,19 +206,17 @@ func (m *Machine) judgeException() {
 }
 
 // passOver draws conclusions about the n calls before one that is answered. Of
-// several calls of a method that is one proof: it is one event.
+// several calls of a method one is the witness: it is one event.
 func (m *Machine) passOver(n int) {
-	proved := "" // names do not take turns: clients repeat the one
+	name := "" // names do not take turns: clients repeat the one
 	for i := range n {
 		x := &m.calls[i]
 		if !x.awaited() {
 			continue
 		}
 		x.passed = true
-		if x.head.Name != proved {
-			proved = x.head.Name
-			m.cfg.Methods.passedOver(proved)
-		}
+		x.witness, x.proof = x.head.Name != name, time.Time{}
+		name = x.head.Name
 	}
 	// A server that answers in order would have answered the oneway calls before.
 	for i := n - 1; i >= 0; i-- {
@@ -242,6 +240,7 @@ func (m *Machine) BackendEnded(err error, undelivered bool) {
 	}
 	m.fault(BackendEnded)
 	if len(m.calls) == 0 && m.cfg.Session {
+		m.finish = linger
 		m.stop(BackendClosed, err)
 	}
 	m.fail(err, "the backend closed its connection before it replied")
@@ -321,6 +320,10 @@ func (m *Machine) dropReply() {
 func (m *Machine) forget(i int) {
 	m.conn.haunt(&m.calls[i])
 	m.removeCall(i)
+	m.unanswered = true
+	if m.forgotten++; m.forgotten > maxGhosts {
+		m.facts.Crowded = true
+	}
 }
 
 // removeCall ends one call.

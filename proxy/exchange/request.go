@@ -37,12 +37,13 @@ type answer struct {
 
 // ReadClient takes bytes that the client sent.
 func (m *Machine) ReadClient(p []byte) {
-	m.touched = true
 	if m.end != NotEnded {
 		return // it is about to be closed
 	}
 	if m.pending.len() == 0 {
-		p = p[m.feed(p):]
+		n := m.feed(p)
+		m.touched = m.touched || n > 0 // what has to wait gains the client no time
+		p = p[n:]
 	}
 	m.pending.append(p)
 }
@@ -227,6 +228,9 @@ func (m *Machine) send() {
 	if len(m.calls) >= maxCalls {
 		m.forget(m.oldestOneway()) // the quarantine of this one lasts longer, or it is answered
 	}
+	for i := range m.calls {
+		m.calls[i].raw.drop() // more than one call is not sent again
+	}
 	m.calls = append(m.calls, x)
 }
 
@@ -323,6 +327,7 @@ func (m *Machine) except(h *frame.Head, code int32, text string) {
 	m.cfg.Budget.add(grown)
 	if grown == 0 {
 		m.toClient.took(0)
+		m.finish = linger
 		m.stop(Unserved, m.cause)
 	}
 }

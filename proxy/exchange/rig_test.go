@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -292,6 +293,9 @@ func (r *rig) wantFault(want Fault) {
 
 func (r *rig) wantEnd(want End) {
 	r.t.Helper()
+	if r.fin && !r.done { // it lingers
+		r.clientEnded(io.EOF)
+	}
 	if end, err := r.m.End(); !r.done || end != want {
 		r.t.Fatalf("done %v, end %d (%v); want %d", r.done, end, err, want)
 	}
