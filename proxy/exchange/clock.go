@@ -82,8 +82,9 @@ func (m *Machine) expire() {
 func (m *Machine) expireCalls() {
 	for i := range m.calls {
 		m.testify(&m.calls[i])
-		if m.doubtful(i) {
-			m.reconsider(&m.calls[i])
+		if m.doubtful(i) && m.reconsider(&m.calls[i]) {
+			m.fail(errSpoiled, "no reply came in "+proofTime.String()+", and its connection cannot take the next request")
+			return
 		}
 	}
 	late := false
@@ -134,8 +135,8 @@ func (m *Machine) doubtful(i int) bool {
 
 // reconsider looks at a call that is waited for although nobody has seen an answer to
 // its method. It may be oneway: by now that may be known, and where the client has gone
-// on, and its next request cannot go out behind it, it is not waited for longer.
-func (m *Machine) reconsider(x *call) {
+// on, and its next request cannot go out behind it, it is given up.
+func (m *Machine) reconsider(x *call) (giveUp bool) {
 	blocked := m.req.state == ready && !m.usable()
 	switch {
 	case m.learned(&x.head):
@@ -147,10 +148,11 @@ func (m *Machine) reconsider(x *call) {
 	case x.proof.IsZero():
 		x.proof = m.now.Add(proofTime)
 	case m.expired(x.proof) && blocked:
-		x.passed, x.proof = true, time.Time{}
+		return true
 	case m.expired(x.proof):
 		x.proof = m.now.Add(proofTime)
 	}
+	return false
 }
 
 // due returns when a call that is sent is over.
@@ -167,6 +169,7 @@ func (m *Machine) due(x *call) time.Time {
 var (
 	errReplyTimeout = errors.New("no reply in time")
 	errStalled      = errors.New("nothing moved in time")
+	errSpoiled      = errors.New("no reply on a connection that is not to be kept")
 )
 
 func (m *Machine) idleEnd() time.Time {
