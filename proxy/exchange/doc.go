@@ -27,8 +27,9 @@
 //
 // Some clients send a oneway call typed as a call (every Go client does). Where
 // nobody has seen an answer to a method yet, the client's next message goes out
-// behind it on the same connection; if that is answered, the first is passed over,
-// and after a few such proofs the method is known as oneway (methods.go). Should an
+// behind it on the same connection; if that is answered, the first is passed over.
+// That it is not answered for another second is a proof, and after a few of them the
+// method is known as oneway (methods.go). Should an
 // answer come after all, the client has it, as it waits.
 //
 // # What happens when

@@ -16,9 +16,9 @@ const maxMethods = 4096
 //
 // A method is learned as oneway once it was passed over three times, each time
 // because the same client's later call on the same connection was answered first,
-// and never was answered itself. It is not sound before servers that answer out
-// of order: once one was seen to, nothing more is learned. An answer to a learned
-// method unlearns it for good.
+// was not answered within a second after that, and never was answered at all. It is
+// not sound before servers that answer out of order: once one was seen to, nothing
+// more is learned. An answer to a learned method unlearns it for good.
 type Methods struct {
 	// Learned, if not nil, is told what has been found out about a method.
 	Learned func(method string, oneway bool)
