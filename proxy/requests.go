@@ -104,6 +104,7 @@ type backendConn struct {
 type requests struct {
 	*exchange.Machine
 	*session
+	counted exchange.Stats // by the server
 }
 
 // ops are the engine's words for the machine's.
@@ -112,7 +113,7 @@ var ops = [...]engine.Op{exchange.Wait: engine.OpWait, exchange.Lease: engine.Op
 
 // serveRequests has the engine drive the exchanges of the session.
 func (s *session) serveRequests() {
-	r := &requests{exchange.New(&s.srv.requests.Config), s}
+	r := &requests{Machine: exchange.New(&s.srv.requests.Config), session: s}
 	s.srv.cfg.Engine.Drive(s.srv.cutCtx, s.client, r, engine.DriveConfig{Wake: s.srv.drainCtx}, r.driven)
 }
 
@@ -166,6 +167,7 @@ func (r *requests) Release() {
 	r.srv.releaseRequests(r.lease, f)
 	r.lease = nil
 	r.Released()
+	r.count()
 }
 
 // mayBeUnread reports whether no reply has shown that the backend got all that was
@@ -212,13 +214,8 @@ func (srv *Server) excuse(err error) string {
 func (r *requests) driven() {
 	s := r.session
 	end, err := r.End()
+	r.count()
 	st := r.Stats
-	t := &s.srv.requests.totals
-	t.requests.Add(st.Requests)
-	t.oneways.Add(st.Oneways)
-	t.errors.Add(st.Errors)
-	t.repeats.Add(st.Repeats)
-	s.srv.counters.stale.Add(st.Stale)
 	s.up, s.down = st.Up, st.Down
 	s.requests, s.oneways, s.errors = st.Requests, st.Oneways, st.Errors
 	if end == exchange.Pinned {
@@ -229,6 +226,17 @@ func (r *requests) driven() {
 		s.client.Abort()
 	}
 	s.end(requestsEnding(end, err), err)
+}
+
+// count adds to the server's totals what the session has done since it last did.
+func (r *requests) count() {
+	t, now, last := &r.srv.requests.totals, r.Stats, r.counted
+	t.requests.Add(now.Requests - last.Requests)
+	t.oneways.Add(now.Oneways - last.Oneways)
+	t.errors.Add(now.Errors - last.Errors)
+	t.repeats.Add(now.Repeats - last.Repeats)
+	r.srv.counters.stale.Add(now.Stale - last.Stale)
+	r.counted = now
 }
 
 // pin relays the rest of the session over a connection of its own, that no other

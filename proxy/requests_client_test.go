@@ -175,3 +175,20 @@ func TestFINAfterAOnewayCallIsNoAbort(t *testing.T) {
 	exchanged(t, f.dial(t), server, call(1, "next"))
 	f.wantFault(t, nil)
 }
+
+func TestRequestsAreCountedWhileTheirSessionLasts(t *testing.T) {
+	f := start(t, requestsConfig(backend(t, 1, newEchoServer().serve)))
+	c := f.dial(t)
+	for i := range uint32(3) {
+		m := call(i, "count me")
+		if got, err := ask(c, m); err != nil || got != m.reply(m.text) {
+			t.Fatal(got, err)
+		}
+	}
+	proxytest.Eventually(t, "the requests to be counted", func() bool { return f.Stats().Requests == 3 })
+	c.Close()
+	f.ended(t, Done, 1)
+	if n := f.Stats().Requests; n != 3 {
+		t.Errorf("%d requests at the end, want 3", n)
+	}
+}

@@ -183,7 +183,7 @@ func TestManyThriftClientsShareFourConnections(t *testing.T) {
 		e := start(t, "echo: listening on ", "echo", "--protocol", "thrift", "--listen", "127.0.0.1:0")
 		backends = append(backends, "--backend", e.addr+",max=2")
 	}
-	s := serve(t, append(backends, "--protocol", "thrift", "--acquire-timeout", "10s")...)
+	s := serve(t, append(backends, "--protocol", "thrift", "--oneway-method", "fire", "--acquire-timeout", "10s")...)
 	status, out, _ := run(t, nil, "load", "--protocol", "thrift", "--method", "mix", "--target", s.addr, "--clients", "100", "--requests", "2000")
 	if status != 0 {
 		t.Errorf("load: status %d\n%s", status, out)
