@@ -100,8 +100,8 @@ func TestClientWithoutAConnectionIsToldAndGoesOn(t *testing.T) {
 			exchanged(t, c, server, call(9, "served"))
 			c.Close()
 			f.ended(t, Done, 1)
-			if s := f.Stats(); s.Errors != 6 || s.Requests != 7 {
-				t.Errorf("%d errors, %d requests; want 6 and 7", s.Errors, s.Requests)
+			if s := f.Stats(); s.Errors != 6 || s.Requests != 9 {
+				t.Errorf("%d errors, %d requests; want 6 and 9", s.Errors, s.Requests)
 			}
 		})
 	}
