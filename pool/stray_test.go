@@ -49,6 +49,8 @@ func TestABusyConnectionIsNotWatched(t *testing.T) {
 			}
 			r.keep(l, true)
 		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		if c.watches > 5 { // a sweep comes now and then
 			t.Errorf("watched %d times in 100 leases", c.watches)
 		}
