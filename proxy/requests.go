@@ -181,6 +181,9 @@ func (r *requests) mayBeUnread(f exchange.Facts) bool {
 
 // note counts a fault. A desync is said: it should never be.
 func (srv *Server) note(r *requests, f exchange.Facts) {
+	if f.Fault == exchange.NoFault {
+		return
+	}
 	srv.requests.faults[f.Fault].Add(1)
 	if f.Fault != exchange.WrongReply && f.Fault != exchange.StrayBytes {
 		return
@@ -231,11 +234,16 @@ func (r *requests) driven() {
 // count adds to the server's totals what the session has done since it last did.
 func (r *requests) count() {
 	t, now, last := &r.srv.requests.totals, r.Stats, r.counted
-	t.requests.Add(now.Requests - last.Requests)
-	t.oneways.Add(now.Oneways - last.Oneways)
-	t.errors.Add(now.Errors - last.Errors)
-	t.repeats.Add(now.Repeats - last.Repeats)
-	r.srv.counters.stale.Add(now.Stale - last.Stale)
+	add := func(to *atomic.Int64, n int64) {
+		if n != 0 { // all sessions share these: most have nothing to add but a request
+			to.Add(n)
+		}
+	}
+	add(&t.requests, now.Requests-last.Requests)
+	add(&t.oneways, now.Oneways-last.Oneways)
+	add(&t.errors, now.Errors-last.Errors)
+	add(&t.repeats, now.Repeats-last.Repeats)
+	add(&r.srv.counters.stale, now.Stale-last.Stale)
 	r.counted = now
 }
 

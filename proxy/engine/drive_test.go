@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -869,8 +870,8 @@ func testDriveLeases(t *testing.T, newEngine func(Config) Engine) {
 }
 
 func testUndelivered(t *testing.T, newEngine func(Config) Engine) {
-	if _, ok := newEngine(Config{}).(*Net); ok && newRawIO(&net.TCPConn{}) == nil {
-		t.Skip("needs Linux")
+	if runtime.GOOS != "linux" {
+		t.Skip("the proof needs Linux's TCP_INFO")
 	}
 	big := string(newStream(1)[:1<<20])
 	read := func(t *testing.T, c proxytest.Conn, n int) { expect(t, c, big[:n]) }
@@ -878,27 +879,26 @@ func testUndelivered(t *testing.T, newEngine func(Config) Engine) {
 		name    string
 		before  func(t *testing.T, c proxytest.Conn) // the drive
 		request int
-		steps   []int // writes, where there are several: each after the last was acknowledged or refused
 		after   func(t *testing.T, c proxytest.Conn)
 		want    bool
 		virgin  bool // only provable there
 	}{
-		{"closed before the request", func(t *testing.T, c proxytest.Conn) { c.Close() }, 10, nil, nil, true, false},
-		{"closed before a long request", func(t *testing.T, c proxytest.Conn) { c.Close() }, len(big), nil, nil, true, false},
-		{"reset before the request", func(t *testing.T, c proxytest.Conn) { reset(c) }, 10, nil, nil, true, false},
-		{"closed, and no request", func(t *testing.T, c proxytest.Conn) { c.Close() }, 0, nil, nil, true, false},
-		{"half-closed, the request read and closed", func(t *testing.T, c proxytest.Conn) { c.CloseWrite() }, 10, nil, func(t *testing.T, c proxytest.Conn) {
+		{"closed before the request", func(t *testing.T, c proxytest.Conn) { c.Close() }, 10, nil, true, false},
+		{"closed before a long request", func(t *testing.T, c proxytest.Conn) { c.Close() }, len(big), nil, true, false},
+		{"reset before the request", func(t *testing.T, c proxytest.Conn) { reset(c) }, 10, nil, true, false},
+		{"closed, and no request", func(t *testing.T, c proxytest.Conn) { c.Close() }, 0, nil, true, false},
+		{"half-closed, the request read and closed", func(t *testing.T, c proxytest.Conn) { c.CloseWrite() }, 10, func(t *testing.T, c proxytest.Conn) {
 			read(t, c, 10)
 			c.Close()
 		}, false, false},
-		{"half-closed, the request read and reset", func(t *testing.T, c proxytest.Conn) { c.CloseWrite() }, 10, nil, func(t *testing.T, c proxytest.Conn) {
+		{"half-closed, the request read and reset", func(t *testing.T, c proxytest.Conn) { c.CloseWrite() }, 10, func(t *testing.T, c proxytest.Conn) {
 			read(t, c, 10)
 			reset(c)
 		}, false, true},
-		{"the request read and closed", nil, 10, nil, func(t *testing.T, c proxytest.Conn) { read(t, c, 10); c.Close() }, false, false},
-		{"the request read and reset", nil, 10, nil, func(t *testing.T, c proxytest.Conn) { read(t, c, 10); reset(c) }, false, false},
-		{"a part read and closed", nil, 10, nil, func(t *testing.T, c proxytest.Conn) { read(t, c, 3); c.Close() }, false, false},
-		{"the request come, not read, and closed", nil, 10, nil, func(t *testing.T, c proxytest.Conn) {
+		{"the request read and closed", nil, 10, func(t *testing.T, c proxytest.Conn) { read(t, c, 10); c.Close() }, false, false},
+		{"the request read and reset", nil, 10, func(t *testing.T, c proxytest.Conn) { read(t, c, 10); reset(c) }, false, false},
+		{"a part read and closed", nil, 10, func(t *testing.T, c proxytest.Conn) { read(t, c, 3); c.Close() }, false, false},
+		{"the request come, not read, and closed", nil, 10, func(t *testing.T, c proxytest.Conn) {
 			proxytest.Eventually(t, "the request", func() bool { return inQueue(t, c) == 10 })
 			c.Close()
 		}, false, false},
@@ -972,8 +972,12 @@ func testUndelivered(t *testing.T, newEngine func(Config) Engine) {
 						tt.after(t, backend)
 					}
 					d.wait()
-					if p.undelivered != tt.want {
-						t.Errorf("ended with %v, undelivered %v, want %v", p.backendEnd, p.undelivered, tt.want)
+					want := tt.want
+					if tt.request == 0 && state == "used in this lease" {
+						want = false // the last batch is that of the exchange before, which was read
+					}
+					if p.undelivered != want {
+						t.Errorf("ended with %v, undelivered %v, want %v", p.backendEnd, p.undelivered, want)
 					}
 				})
 			}

@@ -104,6 +104,7 @@ type call struct {
 	passed   bool      // a later call was answered first
 	sent     bool      // all of it was given to the kernel
 	deadline time.Time // of the reply, or of the quarantine; set once it is sent
+	known    bool      // its method is known to have replies
 	witness  bool      // passed, and a proof that the method is oneway unless it is answered soon
 	proof    time.Time // when it is; or when a call that may be oneway is looked at again
 }

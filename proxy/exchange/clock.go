@@ -130,7 +130,7 @@ func (m *Machine) testify(x *call) {
 // doubtful reports whether a call is waited for, and may be one without a reply.
 func (m *Machine) doubtful(i int) bool {
 	x := &m.calls[i]
-	return x.sent && x.awaited() && !m.arriving(i)
+	return x.sent && x.awaited() && !x.known && !m.arriving(i)
 }
 
 // reconsider looks at a call that is waited for although nobody has seen an answer to
@@ -139,12 +139,13 @@ func (m *Machine) doubtful(i int) bool {
 func (m *Machine) reconsider(x *call) (giveUp bool) {
 	blocked := m.req.state == ready && !m.usable()
 	switch {
+	case !x.proof.IsZero() && !m.expired(x.proof):
 	case m.learned(&x.head):
 		x.oneway, x.learned = true, true
 		x.deadline, x.proof = m.due(x), time.Time{}
 		m.Stats.Oneways++
 	case !m.cfg.Methods.open(x.head.Name):
-		x.proof = time.Time{}
+		x.known = true // and no lock is taken for it again
 	case x.proof.IsZero():
 		x.proof = m.now.Add(proofTime)
 	case m.expired(x.proof) && blocked:

@@ -172,43 +172,23 @@ func (d *demo) report(res Result, st proxy.Stats) error {
 	if st.Queued > 0 {
 		mean = st.QueueSum / time.Duration(st.Queued)
 	}
-	who := "sessions"
-	if d.Thrift {
-		who = "requests"
+	what, ready := "sessions", "found ready"
+	served := func(b proxy.BackendStats) int64 { return b.Sessions }
+	if d.Thrift { // calls are shared out one by one
+		what, ready = "requests", "reused"
+		served = func(b proxy.BackendStats) int64 { return b.Requests }
 	}
 	fmt.Fprintf(d.Out, "\nwait in the queue: %d %s waited, mean %v, longest %v\n\n",
-		st.Queued, who, mean.Round(time.Microsecond), st.QueueMax.Round(time.Microsecond))
-	if d.Thrift {
-		return d.reportCalls(st)
-	}
-	return d.reportSessions(st)
-}
-
-func (d *demo) reportSessions(st proxy.Stats) error {
+		st.Queued, what, mean.Round(time.Microsecond), st.QueueMax.Round(time.Microsecond))
 	w := tabwriter.NewWriter(d.Out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "backend\tmax\tweight\tsessions\tshare\tpeak leased\tdials\tfound ready\t")
+	fmt.Fprintf(w, "backend\tmax\tweight\t%s\tshare\tpeak leased\tdials\t%s\t\n", what, ready)
 	var all int64
 	for _, b := range st.Backends {
-		all += b.Sessions
+		all += served(b)
 	}
 	for _, b := range st.Backends {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%.1f%%\t%d\t%d\t%d\t\n", b, b.Max, b.Weight, b.Sessions,
-			100*float64(b.Sessions)/float64(max(all, 1)), b.Load.PeakLeased, b.Pool.Dials, b.Pool.Ready)
-	}
-	return w.Flush()
-}
-
-// reportCalls is for calls, which are shared out one by one.
-func (d *demo) reportCalls(st proxy.Stats) error {
-	w := tabwriter.NewWriter(d.Out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "backend\tmax\tweight\trequests\tshare\tpeak leased\tdials\treused\t")
-	var all int64
-	for _, b := range st.Backends {
-		all += b.Requests
-	}
-	for _, b := range st.Backends {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%.1f%%\t%d\t%d\t%d\t\n", b, b.Max, b.Weight, b.Requests,
-			100*float64(b.Requests)/float64(max(all, 1)), b.Load.PeakLeased, b.Pool.Dials, b.Pool.Ready)
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%.1f%%\t%d\t%d\t%d\t\n", b, b.Max, b.Weight, served(b),
+			100*float64(served(b))/float64(max(all, 1)), b.Load.PeakLeased, b.Pool.Dials, b.Pool.Ready)
 	}
 	return w.Flush()
 }
