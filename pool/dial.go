@@ -39,15 +39,6 @@ func IsLocal(err error) bool {
 	return false
 }
 
-// NetDial returns a function that dials addr on network ("tcp" or "unix") and
-// leaves keep-alive to the owner of the connection. A name is resolved at each
-// dial; its addresses are tried one after the other, since two at once would be
-// two connections in one slot.
-func NetDial(network, addr string) func(context.Context) (net.Conn, error) {
-	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1, FallbackDelay: -1}
-	return func(ctx context.Context) (net.Conn, error) { return d.DialContext(ctx, network, addr) }
-}
-
 // order is what create asks of puddle's constructor. It travels in the context:
 // puddle calls the constructor from Acquire too, where there is no order and it
 // must not dial.
@@ -77,9 +68,6 @@ func (p *Pool) construct(ctx context.Context) (*pooled, error) {
 	if life := p.cfg.MaxLifetime; life > 0 {
 		c.end = c.born.Add(time.Duration(float64(life) * (0.9 + 0.2*rand.Float64())))
 	}
-	if o.ahead {
-		p.watch(c)
-	}
 	o.made = c
 	return c, nil
 }
@@ -96,7 +84,7 @@ func (p *Pool) create(ahead bool) (*pooled, error) {
 	case err == nil:
 		p.demand.dialed(time.Since(start))
 		if ahead {
-			p.entered(o.made, o.made.virginUntil(p.cfg.VirginTimeout))
+			p.entered(o.made, p.firstLook(o.made.born, o.made.virginUntil(p.cfg.VirginTimeout)))
 		}
 	case p.ctx.Err() != nil: // cut at shutdown
 	case IsLocal(err):
@@ -168,11 +156,14 @@ func (p *Pool) dialFor(d *dial) {
 	orphaned := d.orphaned
 	d.mu.Unlock()
 	close(d.donec)
-	if orphaned {
-		if err == nil {
-			c.layIdle.Store(true)
-		}
-		p.cfg.Slots.AheadDone(err == nil)
-		p.nudge() // the sweep begins to watch it
+	if !orphaned {
+		return
+	}
+	if err == nil {
+		c.layIdle.Store(true)
+	}
+	p.cfg.Slots.AheadDone(err == nil)
+	if err == nil {
+		p.entered(c, p.firstLook(c.born, c.virginUntil(p.cfg.VirginTimeout)))
 	}
 }

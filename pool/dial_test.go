@@ -12,8 +12,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"forebay/proxy/proxytest"
 )
 
 func TestTheDialTimeoutReachesTheDial(t *testing.T) {
@@ -76,7 +74,7 @@ func TestAClientThatLeavesLeavesItsDialBehind(t *testing.T) {
 		}
 		r.keep(l, false)
 		r.back.all()[0].says(false, fin)
-		synctest.Wait()
+		untilWatched()
 		r.wantIdle(0)
 	})
 }
@@ -104,6 +102,7 @@ func TestTheConnectionOfAClientThatLeftIsWatched(t *testing.T) {
 				time.Sleep(time.Second)
 				synctest.Wait()
 				time.Sleep(tt.after)
+				untilWatched()
 				if tt.after == 0 {
 					r.back.all()[0].says(tt.bytes, tt.end)
 				}
@@ -268,21 +267,5 @@ func TestIsLocal(t *testing.T) {
 				t.Errorf("IsLocal = %v, want %v", got, tt.want)
 			}
 		})
-	}
-}
-
-func TestNetDialConnects(t *testing.T) {
-	for _, network := range []string{"tcp", "unix"} {
-		t.Run(network, func(t *testing.T) {
-			addr := proxytest.Serve(t, network, func(proxytest.Conn) {})
-			c, err := NetDial(network, addr.String())(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			c.Close()
-		})
-	}
-	if _, err := NetDial("unix", t.TempDir()+"/none")(t.Context()); !errors.Is(err, syscall.ENOENT) {
-		t.Errorf("dial of a socket that is not there: %v", err)
 	}
 }

@@ -220,6 +220,12 @@ func (c *fakeConn) closed() bool {
 	return c.isClosed
 }
 
+func (c *fakeConn) timesWatched() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.watches
+}
+
 // lived returns how long the connection was open; 0 while it is.
 func (c *fakeConn) lived() time.Duration {
 	c.mu.Lock()

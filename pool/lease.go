@@ -81,14 +81,10 @@ func (l *Lease) Keep(used bool) bool {
 		return false
 	}
 	c.layIdle.Store(true)
+	c.ended.Store(false)
 	at, _ := p.expiry(c)
-	if !c.used {
-		p.watch(c)
-	} else if c.ended.Store(false); now.Add(watchAfter).Before(at) {
-		at = now.Add(watchAfter) // the sweep will
-	}
 	l.res.Release()
-	p.entered(c, at)
+	p.entered(c, p.firstLook(now, at))
 	return true
 }
 

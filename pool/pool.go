@@ -34,8 +34,8 @@
 //   - A client leaves during its dial: the dial goes on and its connection lies
 //     idle for the next one.
 //   - A backend ends an idle connection: the watch sees it, the pool closes it
-//     and dials another, if one is wanted. Between the end and the watch, Take
-//     sees it.
+//     and dials another, if one is wanted. The watch begins when the connection has
+//     lain idle for a moment (watchAfter). Between the end and the watch, Take sees it.
 //   - A dial fails: the backend is down for the authority, its idle connections
 //     are closed, and one prober dials with back-off until it succeeds. A fault
 //     of this machine (IsLocal) says nothing about the backend.
@@ -64,7 +64,7 @@ type Conn interface {
 
 	// Watch calls f with what Peek would say, from another goroutine: once soon
 	// and then whenever it changes, until f returns false or stop is called.
-	// stop returns when no call of f is under way or will come.
+	// stop returns when no call of f is under way or will come; it is not called from f.
 	Watch(f func(bytes bool, end error) (more bool)) (stop func())
 
 	// Close closes the connection.

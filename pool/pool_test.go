@@ -205,7 +205,7 @@ func TestTheNewestIsLeasedFirstWhateverIsSwept(t *testing.T) {
 			synctest.Wait()
 		}
 		order[1].(*fakeConn).says(false, fin)
-		synctest.Wait()
+		untilWatched()
 		for _, i := range []int{3, 2, 0} {
 			if got := r.take().Conn(); got != order[i] {
 				t.Errorf("leased another than the newest, which is the %dth", i)

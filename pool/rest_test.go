@@ -80,7 +80,7 @@ func TestAConnectionThatEndedBeforeItWasIdleIsReplaced(t *testing.T) {
 		ends.Store(1)
 		r.take() // has the third dialed
 		time.Sleep(time.Millisecond + sweepAgain)
-		synctest.Wait()
+		untilWatched()
 		r.wantIdle(2)
 		if all := r.back.all(); len(all) != 4 || !all[2].closed() {
 			t.Errorf("%d connections were made; want the third closed and replaced by a fourth", len(all))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -221,4 +222,11 @@ func (r *rig) close(l *Lease, reason Reason) {
 	r.mu.Unlock()
 	r.slots.move(closing, free)
 	r.TopUp()
+}
+
+// untilWatched waits until what lies idle is watched, and what its watch has set off
+// is over.
+func untilWatched() {
+	time.Sleep(watchAfter)
+	synctest.Wait()
 }

@@ -31,9 +31,18 @@ func (p *Pool) watch(c *pooled) {
 	})
 }
 
-// watchAfter is how long a used connection lies idle before it is watched. A busy one
-// is leased again before that; it is looked at then.
+// watchAfter is how long a connection lies idle before it is watched. Most are leased
+// before that, and looked at then; to begin and to end a watch costs system calls.
 const watchAfter = 100 * time.Millisecond
+
+// firstLook returns when a sweep is to look at a connection that has lain idle since
+// then, and whose time is up at end: it begins the watch.
+func (p *Pool) firstLook(since, end time.Time) time.Time {
+	if at := since.Add(watchAfter); at.Before(end) {
+		return at
+	}
+	return end
+}
 
 // stray reports whether bytes that come while the connection lies idle belong to
 // nobody.
@@ -156,10 +165,21 @@ func (p *Pool) takeUnfit(verdict func(*pooled) Reason) (out []unfitConn) {
 			}
 			p.due.lower(time.Now().Add(sweepAgain))
 		}
-		if c.stopWatch == nil {
-			p.watch(c) // nobody has come for it at once
-		}
+		p.watchIdle(c)
 		res.ReleaseUnused()
 	}
 	return out
+}
+
+// watchIdle begins to watch a connection that nobody has come for, or has a sweep do
+// that in time.
+func (p *Pool) watchIdle(c *pooled) {
+	if c.stopWatch != nil {
+		return
+	}
+	if at := c.idleSince.Add(watchAfter); time.Now().Before(at) {
+		p.due.lower(at)
+		return
+	}
+	p.watch(c)
 }

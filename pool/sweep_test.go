@@ -149,7 +149,7 @@ func TestOneOfTwoIsReserved(t *testing.T) {
 		a, b := r.rests(false), r.rests(false)
 		r.slots.move(idle, leased)
 		a.says(false, fin)
-		synctest.Wait()
+		untilWatched()
 		if !a.closed() || b.closed() {
 			t.Errorf("closed: %v, %v; want the dead one, whichever the client had in mind", a.closed(), b.closed())
 		}
@@ -258,4 +258,60 @@ func TestRunSleepsWhereNothingIsToDo(t *testing.T) {
 			t.Errorf("Run asked %d times in a minute", n)
 		}
 	})
+}
+
+// A virgin connection that lies idle is looked at after a time: that is one sweep for
+// all that were dialed meanwhile, and one round of Run that has it come.
+func TestDialsAheadHaveRunLookOnceInAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const dials = 50
+		r := newRig(t, func(cfg *Config) { cfg.Max = dials })
+		r.due.reset(time.Now().Add(forever))
+		wakes := 0
+		for range dials {
+			r.slots.reserveAhead()
+			r.dialAhead()
+			select {
+			case <-r.nudgec:
+				wakes++
+			default:
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if wakes != 1 {
+			t.Errorf("Run was woken %d times for %d dials, want once", wakes, dials)
+		}
+		time.Sleep(watchAfter - dials*time.Millisecond)
+		r.sweep(time.Now())
+		watched := 0
+		for _, c := range r.back.all() {
+			watched += c.timesWatched()
+		}
+		if watched != 1 {
+			t.Errorf("%d are watched, want the oldest", watched)
+		}
+		if got := time.Until(r.due.at()); got != time.Millisecond {
+			t.Errorf("the next sweep is due in %v, want at the time of the next one", got)
+		}
+	})
+}
+
+func TestAConnectionLeasedSoonIsNeverWatched(t *testing.T) {
+	for _, used := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			r := running(t, nil)
+			c := r.rests(used)
+			for range 100 {
+				time.Sleep(watchAfter / 2)
+				r.keep(r.take(), used)
+			}
+			if n := c.timesWatched(); n != 0 {
+				t.Errorf("used %v: watched %d times though it was leased all the time", used, n)
+			}
+			untilWatched()
+			if n := c.timesWatched(); n != 1 {
+				t.Errorf("used %v: watched %d times at rest, want once", used, n)
+			}
+		})
+	}
 }

@@ -36,4 +36,4 @@ func (srv *Server) maxClients() int {
 }
 
 // MaxClients returns how many sessions the server takes at once.
-func (srv *Server) MaxClients() int { return cap(srv.clients) }
+func (srv *Server) MaxClients() int { return int(srv.places.most) }

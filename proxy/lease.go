@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"time"
 
 	"forebay/balance"
@@ -32,58 +33,172 @@ func (l *lease) exchange() *exchange.Conn { return l.Conn().(*backendConn).excha
 
 // acquire is one session's way to a lease: pick a backend, wait while all are
 // full, dial where no connection is ready, and after a dial error go to the next
-// backend, each at most once.
+// backend, each at most once. At any time one goroutine has it, and goes on when what
+// it waits for has come: who asked, who made the grant, the one that dials.
 type acquire struct {
-	s     *session
-	claim claim
-	last  error // of the newest dial
-	pause time.Duration
+	waiter
+	s    *session
+	done func(*lease, error)
 
-	// The wait, begun by the first thing that takes time: a lease of a ready
-	// connection needs neither timer nor watch.
+	last    error // of the newest dial
+	pause   time.Duration
+	joined  time.Time // the queue
+	unwatch func()    // nil before the client is watched
+
+	// The wait for dials, begun by the first.
 	ctx  context.Context
 	stop func()
+
+	mu   sync.Mutex // orders the client's leaving and what it is to end
+	left bool
+	quit context.CancelCauseFunc // of ctx
 }
 
-// acquire returns a lease, or why there is none: errClientLeft, errQueueFull,
-// errAcquireTimeout, errShutdown, balance.ErrNone or a fault of this machine.
-func (s *session) acquire() (*lease, error) {
+// acquire calls done with a lease, or why there is none: errClientLeft, errQueueFull,
+// errAcquireTimeout, errShutdown, errCut, balance.ErrNone or a fault of this machine.
+// It does not wait. Where a connection is ready, done is called before it returns, and
+// nothing is begun that would have to be ended.
+func (s *session) acquire(done func(*lease, error)) {
 	if s.ticket == 0 {
 		s.ticket = s.srv.tickets.Add(1)
 	}
-	a := &acquire{s: s, pause: firstLocalPause, claim: claim{ticket: s.ticket, established: s.again}}
-	l, err := a.run()
-	if a.ctx == nil {
-		return l, err
+	asks := claim{ticket: s.ticket, established: s.again}
+	choice, err := s.srv.dispatcher.pick(asks)
+	if err == nil && choice.Ready {
+		if l := s.take(choice.Backend); l != nil {
+			done(l, nil)
+			return
+		}
+		choice.Ready = false
 	}
-	a.stop()
-	if err == nil && errors.Is(context.Cause(a.ctx), errClientLeft) {
-		s.srv.keep(l, false) // it left as its turn came
-		return nil, errClientLeft
-	}
-	return l, err
+	a := &acquire{s: s, done: done, pause: firstLocalPause}
+	a.waiter = waiter{claim: asks, deadline: time.Now().Add(s.srv.cfg.AcquireTimeout), granted: a.granted}
+	a.next(choice, err)
 }
 
-func (a *acquire) run() (*lease, error) {
-	for {
-		choice, err := a.pick()
-		if err != nil {
-			return nil, a.explain(err)
-		}
-		l, err := a.open(choice)
-		if err == nil {
-			return l, nil
-		}
-		if a.ctx.Err() != nil {
-			return nil, a.explain(context.Cause(a.ctx))
-		}
-		a.last = err
-		if !pool.IsLocal(err) {
-			a.claim.tried = without(a.claim.tried, choice.Backend)
-		} else if err := a.rest(outOfDescriptors(err)); err != nil {
-			return nil, a.explain(err)
+// next goes on with what a pick has given.
+func (a *acquire) next(c balance.Choice, err error) {
+	if errors.Is(err, balance.ErrFull) {
+		var waits bool
+		if waits, c, err = a.join(); waits {
+			return
 		}
 	}
+	if err != nil {
+		a.finish(nil, a.explain(err))
+		return
+	}
+	a.open(c)
+}
+
+// join has the session wait in the queue. The client is watched before it is there,
+// so that it can leave; where it had left by then, nobody else takes it out.
+func (a *acquire) join() (waits bool, c balance.Choice, err error) {
+	a.watch()
+	a.joined = time.Now()
+	waits, c, err = a.s.srv.dispatcher.join(&a.waiter)
+	if waits && a.hasLeft() && a.s.srv.dispatcher.leave(&a.waiter) {
+		a.waited()
+		return false, c, errClientLeft
+	}
+	return waits, c, err
+}
+
+// granted goes on when the wait in the queue has ended.
+func (a *acquire) granted(c balance.Choice, err error) {
+	a.waited()
+	if err == nil && a.hasLeft() {
+		a.s.srv.dispatcher.giveBack(c)
+		err = errClientLeft
+	}
+	a.next(c, err)
+}
+
+// waited counts a wait in the queue.
+func (a *acquire) waited() { a.s.srv.counters.waited(time.Since(a.joined)) }
+
+// open makes a lease of a reserved slot.
+func (a *acquire) open(c balance.Choice) {
+	if c.Ready {
+		if l := a.s.take(c.Backend); l != nil {
+			a.finish(l, nil)
+			return
+		}
+	}
+	a.watch()
+	a.s.srv.sessions.Go(func() { a.dial(c.Backend) })
+}
+
+// take leases the idle connection that is reserved at backend i. Where that cannot
+// serve, the slot is for a dial.
+func (s *session) take(i int) *lease {
+	l := s.srv.pools[i].Take()
+	if l != nil && !(s.pinned && l.Used()) {
+		return &lease{Lease: l, backend: i, ready: true}
+	}
+	if l != nil {
+		l.Close(pool.Used) // its slot goes to one that nobody has used
+	}
+	s.srv.dispatcher.move(i, balance.Leased, balance.Dialing)
+	return nil
+}
+
+// dial makes a lease of a slot that is reserved for a dial. It waits, as nothing
+// else does, and has a goroutine.
+func (a *acquire) dial(i int) {
+	a.wait()
+	l, err := a.dialIn(i)
+	switch {
+	case err == nil:
+		a.finish(l, nil)
+		return
+	case a.ctx.Err() != nil:
+		a.finish(nil, a.explain(context.Cause(a.ctx)))
+		return
+	}
+	a.last = err
+	if !pool.IsLocal(err) {
+		a.tried = without(a.tried, i)
+	} else if err := a.rest(outOfDescriptors(err)); err != nil {
+		a.finish(nil, a.explain(err))
+		return
+	}
+	a.next(a.s.srv.dispatcher.pick(a.claim))
+}
+
+// dialIn dials in a slot of backend i, which is free again after an error.
+func (a *acquire) dialIn(i int) (*lease, error) {
+	srv := a.s.srv
+	p := srv.pools[i]
+	l, err := p.Dial(a.ctx)
+	for err == nil && a.s.pinned && l.Used() { // another session's came into the idle set behind the dial
+		l.Close(pool.Used)
+		l, err = p.Dial(a.ctx)
+	}
+	switch {
+	case err == nil:
+		srv.dispatcher.dialed(i)
+		return &lease{Lease: l, backend: i}, nil
+	case errors.Is(err, pool.ErrOrphaned): // the pool goes on with the dial, and has the slot
+	default:
+		srv.dispatcher.move(i, balance.Dialing, balance.Free)
+	}
+	return nil, err
+}
+
+// finish ends the waiting, and says what has come of it.
+func (a *acquire) finish(l *lease, err error) {
+	if a.unwatch != nil {
+		a.unwatch()
+	}
+	if a.stop != nil {
+		a.stop()
+	}
+	if err == nil && a.hasLeft() {
+		a.s.srv.keep(l, false) // it left as its turn came
+		l, err = nil, errClientLeft
+	}
+	a.done(l, err)
 }
 
 // explain prefers what is known about the backends to what ended the wait.
@@ -98,76 +213,61 @@ func (a *acquire) explain(err error) error {
 	return err
 }
 
-func (a *acquire) pick() (balance.Choice, error) {
-	d := a.s.srv.dispatcher
-	choice, err := d.pick(a.claim)
-	if !errors.Is(err, balance.ErrFull) {
-		return choice, err
-	}
-	begin := time.Now()
-	choice, err = d.wait(a.waiting(), a.claim)
-	if !errors.Is(err, errQueueFull) {
-		a.s.srv.counters.waited(time.Since(begin))
-	}
-	return choice, err
-}
-
-// open makes a lease of a reserved slot. After an error the slot is free again.
-func (a *acquire) open(c balance.Choice) (*lease, error) {
-	srv := a.s.srv
-	p := srv.pools[c.Backend]
-	if c.Ready {
-		if l := p.Take(); l != nil && !(a.s.pinned && l.Used()) {
-			return &lease{Lease: l, backend: c.Backend, ready: true}, nil
-		} else if l != nil {
-			l.Close(pool.Used) // its slot goes to one that nobody has used
-		}
-		srv.dispatcher.move(c.Backend, balance.Leased, balance.Dialing)
-	}
-	ctx := a.waiting()
-	l, err := p.Dial(ctx)
-	for err == nil && a.s.pinned && l.Used() { // another session's came into the idle set behind the dial
-		l.Close(pool.Used)
-		l, err = p.Dial(ctx)
-	}
-	switch {
-	case err == nil:
-		srv.dispatcher.dialed(c.Backend)
-		return &lease{Lease: l, backend: c.Backend}, nil
-	case errors.Is(err, pool.ErrOrphaned): // the pool goes on with the dial, and has the slot
-	default:
-		srv.dispatcher.move(c.Backend, balance.Dialing, balance.Free)
-	}
-	return nil, err
-}
-
-// waiting begins the wait, once: it ends with the acquire timeout, at shutdown (for
-// an established session: when it is cut), or when the client leaves.
-func (a *acquire) waiting() context.Context {
+// wait begins the wait for dials, once: it ends with the acquire timeout, at shutdown
+// (for an established session: when it is cut), or when the client leaves.
+func (a *acquire) wait() {
 	if a.ctx != nil {
-		return a.ctx
+		return
 	}
-	srv := a.s.srv
-	life := srv.drainCtx
-	if a.claim.established {
-		life = srv.cutCtx
+	life := a.s.srv.drainCtx
+	if a.established {
+		life = a.s.srv.cutCtx
 	}
-	timed, cancelTimer := context.WithTimeoutCause(life, srv.cfg.AcquireTimeout, errAcquireTimeout)
-	ctx, cancel := context.WithCancelCause(timed)
-	unwatch := a.s.client.Watch(func(bytes bool, end error) bool {
-		if hasLeft(bytes || a.s.hasSpoken(), end, srv.cfg.AbortOnFIN) {
-			cancel(errClientLeft)
-			return false
-		}
-		return true
-	})
+	life, quit := context.WithCancelCause(life)
+	ctx, stopTimer := context.WithDeadlineCause(life, a.deadline, errAcquireTimeout)
 	a.ctx = ctx
 	a.stop = func() {
-		unwatch()
-		cancel(nil)
-		cancelTimer()
+		quit(nil)
+		stopTimer()
 	}
-	return ctx
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.quit = quit
+	if a.left {
+		quit(errClientLeft)
+	}
+}
+
+// watch begins to watch the client, once: a session that need not wait costs no watch.
+func (a *acquire) watch() {
+	if a.unwatch == nil {
+		a.unwatch = a.s.client.Watch(a.look)
+	}
+}
+
+// look ends the waiting of a client that has left.
+func (a *acquire) look(bytes bool, end error) (more bool) {
+	srv := a.s.srv
+	if !hasLeft(bytes || a.s.hasSpoken(), end, srv.cfg.AbortOnFIN) {
+		return true
+	}
+	a.mu.Lock()
+	a.left = true
+	if a.quit != nil {
+		a.quit(errClientLeft)
+	}
+	a.mu.Unlock()
+	if srv.dispatcher.leave(&a.waiter) {
+		a.waited()
+		srv.sessions.Go(func() { a.finish(nil, errClientLeft) }) // a watch is not stopped from within
+	}
+	return false
+}
+
+func (a *acquire) hasLeft() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.left
 }
 
 // hasSpoken reports whether bytes of the client have been taken that wait to be
@@ -188,8 +288,8 @@ func hasLeft(bytes bool, end error, abortOnFIN bool) bool {
 // who would take the next one that is free.
 func (a *acquire) rest(starving bool) error {
 	if starving {
-		a.s.srv.starving.Add(1)
-		defer a.s.srv.starving.Add(-1)
+		a.s.srv.starve(1)
+		defer a.s.srv.starve(-1)
 	}
 	t := time.NewTimer(a.pause)
 	defer t.Stop()

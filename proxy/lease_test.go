@@ -1,9 +1,9 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"io"
-	"net"
 	"testing"
 
 	"forebay/balance"
@@ -54,8 +54,8 @@ type observed struct {
 	onClose func()
 }
 
-func (o *observed) Adopt(c net.Conn) (engine.Conn, error) {
-	conn, err := o.Engine.Adopt(c)
+func (o *observed) Dial(ctx context.Context, network, addr string) (engine.Conn, error) {
+	conn, err := o.Engine.Dial(ctx, network, addr)
 	return &observedConn{conn, o}, err
 }
 
@@ -102,7 +102,7 @@ func TestSlotIsFreeOnlyWhenItsConnectionIsClosed(t *testing.T) {
 				}
 			}
 			s := &session{srv: f.Server, id: 1, client: silentConn{}}
-			l, err := s.acquire()
+			l, err := s.await()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -118,3 +118,24 @@ func TestSlotIsFreeOnlyWhenItsConnectionIsClosed(t *testing.T) {
 type silentConn struct{ engine.Conn }
 
 func (silentConn) Watch(func(bool, error) bool) (stop func()) { return func() {} }
+
+// A session that finds a connection ready begins neither a watch of its client, nor
+// anything else that it would have to end.
+func TestLeaseOfAReadyConnectionBeginsNothing(t *testing.T) {
+	cfg := config(backend(t, 1, echo))
+	cfg.MinIdle = 1
+	f := start(t, cfg)
+	f.slots(t, 0, balance.Idle, 1)
+	s := &session{srv: f.Server} // has no client, who could be watched
+	answered := false
+	s.acquire(func(l *lease, err error) {
+		if err != nil || !l.ready {
+			t.Fatalf("acquire = %v, %v; want a ready connection", l, err)
+		}
+		f.keep(l, false)
+		answered = true
+	})
+	if !answered {
+		t.Error("acquire returned without an answer")
+	}
+}

@@ -226,8 +226,7 @@ func dead(t testing.TB, max int) (Backend, func() net.Listener) {
 	}
 }
 
-// gated is an engine whose dials end when the gate lets them, with what adopt
-// makes of them.
+// gated is an engine whose dials end when the gate lets them.
 type gated struct {
 	engine.Engine
 	began chan struct{} // a value for each dial that waits at the gate
@@ -238,13 +237,17 @@ func newGated() *gated {
 	return &gated{Engine: engine.NewNet(engine.Config{}), began: make(chan struct{}, 1000), gate: make(chan error)}
 }
 
-func (g *gated) Adopt(c net.Conn) (engine.Conn, error) {
+func (g *gated) Dial(ctx context.Context, network, addr string) (engine.Conn, error) {
+	c, err := g.Engine.Dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
 	g.began <- struct{}{}
 	if err := <-g.gate; err != nil {
 		c.Close()
 		return nil, err
 	}
-	return g.Engine.Adopt(c)
+	return c, nil
 }
 
 func write(t testing.TB, c net.Conn, s string) {

@@ -2,10 +2,10 @@ package proxy
 
 import (
 	"container/list"
-	"context"
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"forebay/balance"
 )
@@ -16,6 +16,9 @@ import (
 //
 // It keeps one rule: after each change, no capacity is left that a waiter may
 // use. A newcomer can therefore take what it finds without overtaking anybody.
+//
+// Nobody waits in it: a waiter's granted is called, without the lock, by whoever
+// made the change.
 type dispatcher struct {
 	parallel int // dials at once, ahead and of a recovering backend
 	limit    int // of the queue
@@ -24,8 +27,11 @@ type dispatcher struct {
 	mu      sync.Mutex
 	bal     *balance.Balancer
 	waiters list.List // of *waiter, by ticket: the oldest session first
+	grants  []*waiter // out of the queue, to be told when the lock is given back
 	waited  bool      // somebody waits, or did when the lock was last given back
-	closed  bool      // nobody waits or dials ahead any more
+	closed  bool      // nobody waits or dials ahead any more, but for the established
+	isCut   bool      // nor do these
+	alarm   alarm
 	health  []health
 	all     []int // every backend
 }
@@ -57,12 +63,14 @@ type claim struct {
 // waiter is a session in the queue.
 type waiter struct {
 	claim
-	ctx    context.Context // ends when the session no longer waits
-	grantc chan grant      // buffered(1): whoever grants never waits
-}
+	deadline time.Time
 
-// grant ends the wait: a slot, or the reason why there will be none.
-type grant struct {
+	// granted is called once, when the wait has ended other than by leave: with a
+	// slot, or the reason why there will be none. It may be called under locks of the
+	// pool that made the change, and must not wait.
+	granted func(balance.Choice, error)
+
+	elem   *list.Element // nil out of the queue
 	choice balance.Choice
 	err    error
 }
@@ -84,8 +92,11 @@ func (d *dispatcher) pick(c claim) (balance.Choice, error) {
 }
 
 func (d *dispatcher) pickLocked(c claim) (balance.Choice, error) {
-	if d.closed && !c.established {
+	switch {
+	case d.closed && !c.established:
 		return balance.Choice{}, errShutdown
+	case d.isCut:
+		return balance.Choice{}, errCut
 	}
 	choice, err := d.bal.Pick(c.tried)
 	if errors.Is(err, balance.ErrNone) {
@@ -104,56 +115,55 @@ func (d *dispatcher) lastError() error {
 	return nil
 }
 
-// wait is pick for a session that waits until there is a slot, or ctx ends.
-func (d *dispatcher) wait(ctx context.Context, c claim) (balance.Choice, error) {
-	w := &waiter{claim: c, ctx: ctx, grantc: make(chan grant, 1)}
-	elem, choice, err := d.join(w)
-	if elem == nil {
-		return choice, err
-	}
-	select {
-	case g := <-w.grantc:
-		return g.choice, g.err
-	case <-ctx.Done():
-		d.leave(elem)
-		return balance.Choice{}, context.Cause(ctx)
-	}
-}
-
-// join puts w into the queue. Where there is a slot after all, or no hope of
-// one, it returns that and a nil element.
-func (d *dispatcher) join(w *waiter) (*list.Element, balance.Choice, error) {
+// join puts w into the queue and reports whether it waits there. If not, there is a
+// slot after all, or no hope of one: that is returned, and w is told nothing.
+func (d *dispatcher) join(w *waiter) (waits bool, c balance.Choice, err error) {
 	d.mu.Lock()
 	defer d.unlock()
-	choice, err := d.pickLocked(w.claim)
+	c, err = d.pickLocked(w.claim)
 	if !errors.Is(err, balance.ErrFull) {
-		return nil, choice, err
+		return false, c, err
 	}
 	if d.waiters.Len() >= d.limit {
-		return nil, choice, errQueueFull
+		return false, c, errQueueFull
 	}
-	for e := d.waiters.Back(); e != nil; e = e.Prev() {
-		if e.Value.(*waiter).ticket < w.ticket {
-			return d.waiters.InsertAfter(w, e), choice, nil
-		}
-	}
-	return d.waiters.PushFront(w), choice, nil
+	w.elem = d.insert(w)
+	d.expireAt(w.deadline)
+	return true, c, nil
 }
 
-// leave takes a session out of the queue that no longer waits. A slot that was
-// granted meanwhile goes back.
-func (d *dispatcher) leave(elem *list.Element) {
-	d.mu.Lock()
-	defer d.unlock(d.all...) // a slot that was granted goes back, too
-	w := elem.Value.(*waiter)
-	select {
-	case g := <-w.grantc: // it is out of the queue already
-		if g.err == nil {
-			d.undo(g.choice)
+// insert finds w its place: seldom far from the end.
+func (d *dispatcher) insert(w *waiter) *list.Element {
+	for e := d.waiters.Back(); e != nil; e = e.Prev() {
+		if e.Value.(*waiter).ticket < w.ticket {
+			return d.waiters.InsertAfter(w, e)
 		}
-	default:
-		d.waiters.Remove(elem)
 	}
+	return d.waiters.PushFront(w)
+}
+
+// leave takes a session out of the queue that no longer waits, and reports whether
+// it was there. If not, its grant has come, or is about to.
+func (d *dispatcher) leave(w *waiter) bool {
+	d.mu.Lock()
+	defer d.unlock()
+	if w.elem == nil {
+		return false
+	}
+	d.remove(w)
+	return true
+}
+
+func (d *dispatcher) remove(w *waiter) {
+	d.waiters.Remove(w.elem)
+	w.elem = nil
+}
+
+// giveBack undoes a grant that came too late.
+func (d *dispatcher) giveBack(c balance.Choice) {
+	d.mu.Lock()
+	defer d.unlock(c.Backend)
+	d.undo(c)
 }
 
 // undo gives back a slot that was reserved and not used.
@@ -169,39 +179,55 @@ func (d *dispatcher) undo(c balance.Choice) {
 // serve hands what capacity there is to the oldest waiters that may use it. It
 // is called with the lock held, after every change that may free some.
 func (d *dispatcher) serve() {
-	var next *list.Element
-	for e := d.waiters.Front(); e != nil; e = next {
-		next = e.Next()
-		if d.answer(e) && len(e.Value.(*waiter).tried) == 0 {
-			return // everything is full
-		}
-	}
+	d.eachWaiter(func(w *waiter, now time.Time) (more bool) {
+		return !d.answer(w, now) || len(w.tried) > 0 // else everything is full
+	})
 }
 
 // refuse ends the wait of those who have no hope left, wherever they stand. It is
 // called with the lock held, after a change that takes hope.
 func (d *dispatcher) refuse() {
+	d.eachWaiter(func(w *waiter, now time.Time) (more bool) {
+		d.answer(w, now)
+		return true
+	})
+}
+
+// eachWaiter calls f, which may take its waiter out, from the oldest to the newest.
+func (d *dispatcher) eachWaiter(f func(w *waiter, now time.Time) (more bool)) {
+	if d.waiters.Len() == 0 {
+		return // as a rule, and the clock need not be asked
+	}
+	now := time.Now()
 	var next *list.Element
 	for e := d.waiters.Front(); e != nil; e = next {
 		next = e.Next()
-		d.answer(e)
+		if !f(e.Value.(*waiter), now) {
+			return
+		}
 	}
 }
 
-// answer gives a waiter a slot, or the reason why there will be none. It reports
+// answer grants a waiter a slot, or the reason why there will be none. It reports
 // whether there is neither yet, because all that it may use is full.
-func (d *dispatcher) answer(e *list.Element) (full bool) {
-	w := e.Value.(*waiter)
-	if w.ctx.Err() != nil {
-		return false // it is about to leave
+func (d *dispatcher) answer(w *waiter, now time.Time) (full bool) {
+	if !now.Before(w.deadline) {
+		d.grant(w, balance.Choice{}, errAcquireTimeout)
+		return false
 	}
 	choice, err := d.pickLocked(w.claim)
 	if errors.Is(err, balance.ErrFull) {
 		return true
 	}
-	d.waiters.Remove(e)
-	w.grantc <- grant{choice, err}
+	d.grant(w, choice, err)
 	return false
+}
+
+// grant ends a wait; unlock tells.
+func (d *dispatcher) grant(w *waiter, c balance.Choice, err error) {
+	d.remove(w)
+	w.choice, w.err = c, err
+	d.grants = append(d.grants, w)
 }
 
 // move changes the state of a slot of backend i that the caller holds.
@@ -218,15 +244,20 @@ func (d *dispatcher) move(i int, from, to balance.State) {
 	}
 }
 
-// unlock gives the lock back. If no client waits, the pools of the backends are
-// told that they may have room to dial ahead: while one waited, they had not.
+// unlock gives the lock back, and tells those whose wait has ended, the oldest
+// first. If no client waits, the pools of the backends are told that they may have
+// room to dial ahead: while one waited, they had not.
 func (d *dispatcher) unlock(backends ...int) {
-	waiting := d.waiters.Len() > 0
+	grants, waiting := d.grants, d.waiters.Len() > 0
+	d.grants = nil
 	if d.waited && !waiting {
 		backends = d.all // each may have been refused meanwhile
 	}
 	d.waited = waiting
 	d.mu.Unlock()
+	for _, w := range grants {
+		w.granted(w.choice, w.err)
+	}
 	if waiting {
 		return
 	}
@@ -261,12 +292,22 @@ func (d *dispatcher) recover(i int) bool {
 	return true
 }
 
-// close refuses those who wait, and everyone after them.
+// close refuses those who wait, and everyone after them, but for the established:
+// they wait on until cut.
 func (d *dispatcher) close() {
 	d.mu.Lock()
-	defer d.mu.Unlock()
+	defer d.unlock()
 	d.closed = true
 	d.refuse()
+}
+
+// cut refuses these too.
+func (d *dispatcher) cut() {
+	d.mu.Lock()
+	defer d.unlock()
+	d.closed, d.isCut = true, true
+	d.refuse()
+	d.alarm.stop()
 }
 
 func (d *dispatcher) loads() (loads []balance.Load, waiting int) {
@@ -323,14 +364,16 @@ func (s slots) Expire() bool {
 func (s slots) Expired() { s.move(s.backend, balance.Expiring, balance.Free) }
 
 // Down takes the backend out of the choice. Those who wait and have no other
-// hope are refused.
+// hope are refused, after the cause has been told.
 func (s slots) Down(err error) {
 	s.mu.Lock()
 	s.bal.SetDown(s.backend, true)
 	s.health[s.backend] = health{err: err}
-	s.refuse()
-	s.unlock()
+	s.mu.Unlock()
 	s.events.backendDown(s.backend, err)
+	s.mu.Lock()
+	defer s.unlock()
+	s.refuse()
 }
 
 // Up puts the backend back, with few dials at once until it has shown that it is

@@ -1,13 +1,13 @@
 package proxy
 
 import (
-	"container/list"
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"forebay/balance"
 )
@@ -30,15 +30,14 @@ type modelBackend struct {
 }
 
 type modelSession struct {
-	ticket uint64
-	tried  []int
-	gone   bool
-	got    string // empty while it waits
+	ticket   uint64
+	tried    []int
+	deadline time.Time
+	got      string // empty while it waits
 
 	// The same session in the dispatcher.
 	w      *waiter
-	elem   *list.Element
-	cancel context.CancelFunc
+	grantc chan grant
 }
 
 // pick returns what a session gets: a backend's letter, "full", "none" or
@@ -119,13 +118,24 @@ func (m *model) succeed(i int) {
 func (m *model) serve() {
 	slices.SortStableFunc(m.queue, func(a, b *modelSession) int { return int(a.ticket) - int(b.ticket) })
 	for _, s := range m.queue {
-		if s.gone {
-			continue
-		}
 		if got := m.pick(s.tried); got != "full" {
 			s.got = got
 		}
 	}
+	m.dropAnswered()
+}
+
+// expire ends the waits whose time is up.
+func (m *model) expire() {
+	for _, s := range m.queue {
+		if !time.Now().Before(s.deadline) {
+			s.got = errAcquireTimeout.Error()
+		}
+	}
+	m.dropAnswered()
+}
+
+func (m *model) dropAnswered() {
 	m.queue = slices.DeleteFunc(m.queue, func(s *modelSession) bool { return s.got != "" })
 }
 
@@ -156,7 +166,9 @@ type modelRun struct {
 	log  []string
 }
 
-func TestDispatcherDoesAsItsModel(t *testing.T) {
+func TestDispatcherDoesAsItsModel(t *testing.T) { synctest.Test(t, doesAsItsModel) }
+
+func doesAsItsModel(t *testing.T) {
 	for seed := range uint64(150) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		r := &modelRun{t: t, rnd: rnd, m: &model{parallel: 1 + rnd.IntN(3), limit: rnd.IntN(12)}}
@@ -193,7 +205,7 @@ func (r *modelRun) step() {
 		r.m.move(i, from, to)
 		r.m.serve()
 	}
-	switch op := r.rnd.IntN(19); {
+	switch op := r.rnd.IntN(20); {
 	case op < 3:
 		r.newcomer()
 	case op < 6:
@@ -252,6 +264,12 @@ func (r *modelRun) step() {
 		r.m.serve()
 	case op == 17:
 		r.health(i)
+	case op == 19:
+		d := time.Duration(r.rnd.IntN(300)) * time.Millisecond
+		did("%v pass", d)
+		time.Sleep(d)
+		synctest.Wait()
+		r.m.expire()
 	}
 }
 
@@ -295,62 +313,55 @@ func (r *modelRun) join() {
 			s.ticket = r.next
 		}
 	}
-	ctx, cancel := context.WithCancel(r.t.Context())
-	s.cancel = cancel
-	s.w = &waiter{ctx: ctx, claim: claim{ticket: s.ticket, tried: s.tried}, grantc: make(chan grant, 1)}
-	elem, c, err := r.d.join(s.w)
+	patience := time.Duration(1+r.rnd.IntN(1000)) * time.Millisecond
+	s.deadline = time.Now().Add(patience)
+	s.w, s.grantc = newWaiter(claim{ticket: s.ticket, tried: s.tried}, patience)
+	waits, c, err := r.d.join(s.w)
 	r.log = append(r.log, fmt.Sprintf("%d joins, having tried %v", s.ticket, s.tried))
 	want := r.m.pick(s.tried)
 	if want == "full" && len(r.m.queue) >= r.m.limit {
 		want = errQueueFull.Error()
 	}
 	if want != "full" {
-		cancel()
-		if elem != nil || answer(c, err) != want {
-			r.t.Errorf("join = %v (%v), want %s", answer(c, err), elem, want)
+		if waits || answer(c, err) != want {
+			r.t.Errorf("join = %v (%v), want %s", answer(c, err), waits, want)
 		}
 		return
 	}
-	if elem == nil {
+	if !waits {
 		r.t.Errorf("join = %s, want a place in the queue", answer(c, err))
 		return
 	}
-	s.elem = elem
 	r.m.queue = append(r.m.queue, s)
 	r.all = append(r.all, s)
 	r.m.serve() // sorts
 }
 
-// leave has a session take its grant, or go: its context ends, and a moment later it has left, with
-// or without a grant.
+// leave has a session take its grant, or go, with or without one.
 func (r *modelRun) leave() {
 	if len(r.all) == 0 {
 		return
 	}
 	n := r.rnd.IntN(len(r.all))
 	s := r.all[n]
+	r.all = slices.Delete(r.all, n, n+1)
 	if s.got != "" && r.rnd.IntN(2) == 0 {
 		r.log = append(r.log, fmt.Sprintf("%d takes %s", s.ticket, s.got))
-		r.all = slices.Delete(r.all, n, n+1)
-		s.cancel()
 		return
 	}
-	s.cancel()
 	r.log = append(r.log, fmt.Sprintf("%d goes", s.ticket))
-	if !s.gone && r.rnd.IntN(2) == 0 {
-		s.gone = true
-		return
+	if got, want := r.d.leave(s.w), s.got == ""; got != want {
+		r.t.Errorf("leave = %v, want %v", got, want)
 	}
-	r.all = slices.Delete(r.all, n, n+1)
-	r.d.leave(s.elem)
 	r.m.queue = slices.DeleteFunc(r.m.queue, func(o *modelSession) bool { return o == s })
-	switch got := s.got; {
-	case got == "" || got == "none" || got == "closed":
-		return
-	case got[0] < 'a':
-		r.m.move(int(got[0]-'A'), balance.Leased, balance.Idle)
-	default:
-		r.m.move(int(got[0]-'a'), balance.Dialing, balance.Free)
+	if len(s.got) != 1 {
+		return // no backend's letter
+	}
+	r.d.giveBack((<-s.grantc).choice)
+	if s.got < "a" {
+		r.m.move(int(s.got[0]-'A'), balance.Leased, balance.Idle)
+	} else {
+		r.m.move(int(s.got[0]-'a'), balance.Dialing, balance.Free)
 	}
 	r.m.serve()
 }
@@ -411,9 +422,9 @@ func (r *modelRun) same() bool {
 	for _, s := range r.all {
 		got := ""
 		select {
-		case g := <-s.w.grantc:
+		case g := <-s.grantc:
 			got = answer(g.choice, g.err)
-			s.w.grantc <- g
+			s.grantc <- g
 		default:
 		}
 		if got != s.got {

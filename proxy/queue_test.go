@@ -324,29 +324,30 @@ func TestCloseRefusesAll(t *testing.T) {
 	})
 }
 
-// TestLeaveGivesTheGrantOn has sessions leave at the very moment at which they
-// are granted a slot: the grant lies in the channel, and nobody takes it.
+// A session that leaves at the very moment at which it is granted a slot gives it on.
 func TestLeaveGivesTheGrantOn(t *testing.T) {
 	for _, state := range []balance.State{balance.Free, balance.Idle} {
 		t.Run(state.String(), func(t *testing.T) {
 			d := newTestDispatcher(t, 4, 10, 1)
 			fill(t, d)
-			first := &waiter{ctx: t.Context(), claim: claim{ticket: 1}, grantc: make(chan grant, 1)}
-			second := &waiter{ctx: t.Context(), claim: claim{ticket: 2}, grantc: make(chan grant, 1)}
-			elem1, _, _ := d.join(first)
-			elem2, _, _ := d.join(second)
+			first, firstc := newWaiter(claim{ticket: 1}, longWait)
+			second, secondc := newWaiter(claim{ticket: 2}, longWait)
+			d.join(first)
+			d.join(second)
 			d.move(0, balance.Leased, state)
-			d.leave(elem1)
+			if d.leave(first) {
+				t.Error("a session that was granted a slot still waits")
+			}
+			d.giveBack((<-firstc).choice)
 			select {
-			case g := <-second.grantc:
+			case g := <-secondc:
 				if g.err != nil || g.choice.Ready != (state == balance.Idle) {
 					t.Errorf("the next waiter has %+v", g)
 				}
-				second.grantc <- g
+				d.giveBack(g.choice)
 			default:
 				t.Error("the next waiter has not got the slot")
 			}
-			d.leave(elem2)
 			wantSlots(t, d, 0, map[balance.State]int{state: 1})
 			if _, waiting := d.loads(); waiting != 0 {
 				t.Errorf("%d wait, want none", waiting)
@@ -358,17 +359,17 @@ func TestLeaveGivesTheGrantOn(t *testing.T) {
 func TestWaiterWhoseTimeIsUpIsSkipped(t *testing.T) {
 	d := newTestDispatcher(t, 4, 10, 1)
 	fill(t, d)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	gone := &waiter{ctx: ctx, claim: claim{ticket: 1}, grantc: make(chan grant, 1)}
-	next := &waiter{ctx: t.Context(), claim: claim{ticket: 2}, grantc: make(chan grant, 1)}
-	elem, _, _ := d.join(gone)
+	late, latec := newWaiter(claim{ticket: 1}, 0)
+	next, nextc := newWaiter(claim{ticket: 2}, longWait)
+	d.join(late)
 	d.join(next)
 	d.move(0, balance.Leased, balance.Free)
-	if len(gone.grantc) != 0 || len(next.grantc) != 1 {
-		t.Errorf("grants: %d to one whose time is up, %d to the next; want 0 and 1", len(gone.grantc), len(next.grantc))
+	if g := <-latec; g.err != errAcquireTimeout {
+		t.Errorf("the one whose time is up has %+v", g)
 	}
-	d.leave(elem)
+	if g := <-nextc; g.err != nil {
+		t.Errorf("the next has %+v", g)
+	}
 	wantSlots(t, d, 0, map[balance.State]int{balance.Dialing: 1})
 }
 
@@ -384,18 +385,17 @@ func TestExpiryOfManyAtOnceLosesNothing(t *testing.T) {
 			var wg sync.WaitGroup
 			for i := range 100 {
 				wg.Go(func() {
-					ctx, cancel := context.WithTimeoutCause(t.Context(), timeout, errAcquireTimeout)
-					defer cancel()
-					c, err := d.wait(ctx, claim{ticket: uint64(i)})
-					switch {
-					case err == nil:
+					w, grantc := newWaiter(claim{ticket: uint64(i)}, timeout)
+					d.join(w)
+					switch g := <-grantc; {
+					case g.err == nil:
 						served.Add(1)
-						d.dialed(c.Backend)
-						d.move(c.Backend, balance.Leased, balance.Free)
-					case err == errAcquireTimeout:
+						d.dialed(g.choice.Backend)
+						d.move(g.choice.Backend, balance.Leased, balance.Free)
+					case g.err == errAcquireTimeout:
 						expired.Add(1)
 					default:
-						t.Error(err)
+						t.Error(g.err)
 					}
 				})
 			}

@@ -99,12 +99,23 @@ type backendConn struct {
 	exchange *exchange.Conn // nil without request pooling
 }
 
+func (srv *Server) newBackendConn(c engine.Conn) *backendConn {
+	b := &backendConn{Conn: c}
+	if srv.requests != nil {
+		b.exchange = exchange.NewConn()
+	}
+	return b
+}
+
 // requests is a session that leases for each request: the machine decides, and
 // what it asks of the pools is done here.
 type requests struct {
 	*exchange.Machine
 	*session
 	counted exchange.Stats // by the server
+
+	answered func(*lease, error) // answer, bound once
+	leased   func()              // the engine's, while a lease is asked for
 }
 
 // ops are the engine's words for the machine's.
@@ -114,6 +125,7 @@ var ops = [...]engine.Op{exchange.Wait: engine.OpWait, exchange.Lease: engine.Op
 // serveRequests has the engine drive the exchanges of the session.
 func (s *session) serveRequests() {
 	r := &requests{Machine: exchange.New(&s.srv.requests.Config), session: s}
+	r.answered = r.answer
 	s.srv.cfg.Engine.Drive(s.srv.cutCtx, s.client, r, engine.DriveConfig{Wake: s.srv.drainCtx}, r.driven)
 }
 
@@ -127,15 +139,19 @@ func (r *requests) Next(now time.Time) engine.Step {
 		FromClient: s.FromClient, FromBackend: s.FromBackend, ClientFirst: s.ClientFirst, Until: s.Until}
 }
 
-// Lease gets a connection for the machine's request.
-func (r *requests) Lease() {
+// Lease asks for a connection for the machine's request; answer has it.
+func (r *requests) Lease(leased func()) {
 	if !r.again {
 		r.ticket = 0
 	}
-	begin := time.Now()
-	l, err := r.acquire()
+	r.leased = leased
+	r.asks()
+	r.acquire(r.answered)
+}
+
+func (r *requests) answer(l *lease, err error) {
 	r.again = false
-	r.wait += time.Since(begin)
+	r.asked()
 	switch {
 	case err == nil:
 		r.hold(l)
@@ -146,6 +162,7 @@ func (r *requests) Lease() {
 	default:
 		r.Refused(err, r.srv.excuse(err))
 	}
+	r.leased()
 }
 
 // Backend returns the leased connection.
@@ -156,15 +173,17 @@ func (r *requests) Backend() engine.Conn {
 	return r.lease.conn()
 }
 
-// Release ends the lease as the facts allow.
+// Release ends the lease as the facts allow. The session goes on at once; where the
+// backend's kernel has yet to take something, the slot stays leased till it has.
 func (r *requests) Release() {
-	f := r.Facts()
-	if r.mayBeUnread(f) && !r.srv.arrived(r.lease.conn()) {
-		f.Fault = exchange.UnreadRequest
-	}
+	l, f := r.lease, r.Facts()
 	r.again = f.Fault == exchange.Stale
-	r.srv.note(r, f)
-	r.srv.releaseRequests(r.lease, f)
+	if r.mayBeUnread(f) && l.conn().Unacked() > 0 {
+		r.srv.sessions.Go(func() { r.srv.releaseArrived(l, f) })
+	} else {
+		r.desync(f)
+		r.srv.releaseRequests(l, f)
+	}
 	r.lease = nil
 	r.Released()
 	r.count()
@@ -179,16 +198,11 @@ func (r *requests) mayBeUnread(f exchange.Facts) bool {
 	return r.Unanswered() || f.Outstanding > 0
 }
 
-// note counts a fault. A desync is said: it should never be.
-func (srv *Server) note(r *requests, f exchange.Facts) {
-	if f.Fault == exchange.NoFault {
-		return
+// desync says that a backend sent what no request asked for: it should never be.
+func (r *requests) desync(f exchange.Facts) {
+	if f.Fault == exchange.WrongReply || f.Fault == exchange.StrayBytes {
+		r.srv.desync(r.backendName(), f.Fault, r.Oddity())
 	}
-	srv.requests.faults[f.Fault].Add(1)
-	if f.Fault != exchange.WrongReply && f.Fault != exchange.StrayBytes {
-		return
-	}
-	srv.desync(r.backend, f.Fault, r.Oddity())
 }
 
 func (srv *Server) desync(backend string, f exchange.Fault, bytes []byte) {
@@ -220,7 +234,7 @@ func (r *requests) driven() {
 	r.count()
 	st := r.Stats
 	s.up, s.down = st.Up, st.Down
-	s.requests, s.oneways, s.errors = st.Requests, st.Oneways, st.Errors
+	s.requests = &st
 	if end == exchange.Pinned {
 		s.pin(r.Unread())
 		return

@@ -23,8 +23,8 @@ type remembering struct {
 	adopted chan engine.Conn
 }
 
-func (r *remembering) Adopt(c net.Conn) (engine.Conn, error) {
-	conn, err := r.Engine.Adopt(c)
+func (r *remembering) Dial(ctx context.Context, network, addr string) (engine.Conn, error) {
+	conn, err := r.Engine.Dial(ctx, network, addr)
 	r.adopted <- conn
 	return conn, err
 }
@@ -85,9 +85,11 @@ type interposedMachine struct {
 	*interposed
 }
 
-func (m *interposedMachine) Lease() {
-	m.Machine.Lease()
-	m.leased()
+func (m *interposedMachine) Lease(leased func()) {
+	m.Machine.Lease(func() {
+		m.leased()
+		leased()
+	})
 }
 
 // TestRequestThatReachedNobodyIsSentAgain: the connection ends between its lease

@@ -62,8 +62,11 @@ func reusable(f exchange.Facts) bool {
 	return f.Outstanding == 0 && !f.Crowded && !f.MidRequest && !f.MidReply && f.Fault == exchange.NoFault
 }
 
-// releaseRequests ends a lease as reusable allows.
+// releaseRequests ends a lease as reusable allows, and counts what was wrong with it.
 func (srv *Server) releaseRequests(l *lease, f exchange.Facts) {
+	if f.Fault != exchange.NoFault {
+		srv.requests.faults[f.Fault].Add(1)
+	}
 	if abandoned(f) {
 		l.conn().Abort()
 	}
@@ -88,6 +91,15 @@ const (
 	lastArrivalPause  = 20 * time.Millisecond
 	arrivalTime       = time.Second
 )
+
+// releaseArrived is releaseRequests once all that was written has arrived. It waits for
+// that, and has a goroutine.
+func (srv *Server) releaseArrived(l *lease, f exchange.Facts) {
+	if !srv.arrived(l.conn()) {
+		f.Fault = exchange.UnreadRequest
+	}
+	srv.releaseRequests(l, f)
+}
 
 // arrived waits until the backend's kernel has all that was written, and reports
 // whether it has. No reply shows it after a oneway call, and what it has not taken

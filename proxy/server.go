@@ -14,7 +14,6 @@ import (
 	"forebay/balance"
 	"forebay/pool"
 	"forebay/proxy/engine"
-	"forebay/proxy/exchange"
 )
 
 // ErrServerClosed is what Serve returns after Shutdown.
@@ -94,17 +93,17 @@ type Server struct {
 	pools      []*pool.Pool
 	names      []string
 
+	epoch    time.Time
 	ids      atomic.Uint64 // of sessions
 	tickets  atomic.Uint64 // for the queue
-	clients  chan struct{} // one place for each session, and for the next one
-	running  atomic.Int64  // sessions
-	starving atomic.Int64  // of these, waiting for a descriptor to dial with
-	sessions sync.WaitGroup
+	places   places
+	running  atomic.Int64   // sessions
+	sessions sync.WaitGroup // these, and the goroutines that wait for them
 	counters counters
 	served   []atomic.Int64  // sessions of each backend
 	requests *requestPooling // nil without
 	outages  []outage
-	faults   repeated // of Accept
+	faults   repeated // of accepting
 	crowds   repeated // times at MaxClients
 
 	drainCtx context.Context // ends when Shutdown begins: nobody waits any more
@@ -125,8 +124,9 @@ func New(cfg Config) (*Server, error) {
 	if cfg.ReuseQuiet > 0 && runtime.GOOS != "linux" {
 		return nil, errors.New("--reuse quiet needs Linux: elsewhere nothing tells whether bytes wait on a connection")
 	}
-	srv := &Server{cfg: cfg, outages: make([]outage, len(cfg.Backends)), served: make([]atomic.Int64, len(cfg.Backends)), donec: make(chan struct{})}
-	srv.clients = make(chan struct{}, srv.maxClients())
+	srv := &Server{cfg: cfg, epoch: time.Now(), donec: make(chan struct{})}
+	srv.outages, srv.served = make([]outage, len(cfg.Backends)), make([]atomic.Int64, len(cfg.Backends))
+	srv.places.most = int64(srv.maxClients())
 	srv.drainCtx, srv.drain = context.WithCancelCause(context.Background())
 	srv.cutCtx, srv.cut = context.WithCancelCause(context.Background())
 
@@ -153,11 +153,13 @@ func New(cfg Config) (*Server, error) {
 	return srv, nil
 }
 
+// clock returns a time in one word, for sessions.
+func (srv *Server) clock() time.Duration { return time.Since(srv.epoch) }
+
 // backendHasRoom has a pool dial ahead what it could not before.
 func (srv *Server) backendHasRoom(i int) { srv.pools[i].TopUp() }
 
 func (srv *Server) newPool(i int, b Backend) (*pool.Pool, error) {
-	dial := pool.NetDial(b.Network, b.Addr)
 	return pool.New(pool.Config{
 		Max:           b.Max,
 		MinIdle:       srv.cfg.MinIdle,
@@ -169,26 +171,13 @@ func (srv *Server) newPool(i int, b Backend) (*pool.Pool, error) {
 		Silent:        srv.requests != nil,
 		Stray:         func(c pool.Conn) { srv.stray(i, c) },
 		Dial: func(ctx context.Context) (pool.Conn, error) {
-			c, err := dial(ctx)
+			c, err := srv.cfg.Engine.Dial(ctx, b.Network, b.Addr)
 			if err != nil {
 				return nil, err
 			}
-			return srv.adopt(c)
+			return srv.newBackendConn(c), nil
 		},
 	})
-}
-
-// adopt gives a dialed connection to the engine.
-func (srv *Server) adopt(c net.Conn) (pool.Conn, error) {
-	adopted, err := srv.cfg.Engine.Adopt(c)
-	if err != nil {
-		return nil, err
-	}
-	b := &backendConn{Conn: adopted}
-	if srv.requests != nil {
-		b.exchange = exchange.NewConn()
-	}
-	return b, nil
 }
 
 // Serve accepts clients from ln, which it closes, until Shutdown. Then it
@@ -196,90 +185,25 @@ func (srv *Server) adopt(c net.Conn) (pool.Conn, error) {
 // connection is closed.
 func (srv *Server) Serve(ln engine.Listener) error {
 	defer close(srv.donec)
+	defer ln.Close()
 	srv.mu.Lock()
 	srv.listener = ln
 	srv.mu.Unlock()
+	if srv.drainCtx.Err() != nil {
+		ln.Close() // Shutdown came first, and knew of none
+	}
 
 	ctx, cancel := context.WithCancel(context.Background())
 	var pools sync.WaitGroup
 	for _, p := range srv.pools {
 		pools.Go(func() { p.Run(ctx) })
 	}
-	srv.accept(ln)
+	ln.Serve(&entrance{Server: srv})
 	srv.sessions.Wait()
+	srv.dispatcher.cut() // nobody waits: it ends with its timer
 	cancel()
 	pools.Wait()
 	return ErrServerClosed
-}
-
-// accept starts a session for each client until Shutdown.
-func (srv *Server) accept(ln engine.Listener) {
-	defer ln.Close()
-	pause := time.Duration(0)
-	for srv.admit() {
-		c, err := ln.Accept()
-		if err == nil {
-			pause = 0
-			srv.sessions.Add(1)
-			srv.running.Add(1)
-			s := &session{srv: srv, id: srv.ids.Add(1), client: c, start: time.Now()}
-			go s.run() // forget tells sessions when it has ended
-			continue
-		}
-		<-srv.clients
-		if srv.drainCtx.Err() != nil {
-			return
-		}
-		srv.faults.say(func(more int) {
-			summed(srv.cfg.Log.Warn(), more).Err(err).Msg("cannot accept clients; trying on")
-		})
-		pause = min(max(2*pause, firstAcceptPause), lastAcceptPause)
-		srv.rest(pause)
-	}
-}
-
-// The pauses after an accept error, as net/http has them.
-const (
-	firstAcceptPause = 5 * time.Millisecond
-	lastAcceptPause  = time.Second
-)
-
-// admit waits for a place, and with it the descriptors, for one more client. It
-// reports false at shutdown.
-func (srv *Server) admit() bool {
-	select {
-	case srv.clients <- struct{}{}:
-	default:
-		srv.crowds.say(func(more int) {
-			summed(srv.cfg.Log.Warn(), more).Int("max_clients", cap(srv.clients)).
-				Msg("as many clients as there may be; more wait in the accept backlog")
-		})
-		select {
-		case srv.clients <- struct{}{}:
-		case <-srv.drainCtx.Done():
-			return false
-		}
-	}
-	for srv.starving.Load() > 0 && srv.drainCtx.Err() == nil {
-		srv.rest(firstAcceptPause)
-	}
-	return srv.drainCtx.Err() == nil
-}
-
-func (srv *Server) rest(d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-srv.drainCtx.Done():
-	}
-}
-
-// forget is the last thing of a session.
-func (srv *Server) forget() {
-	srv.running.Add(-1)
-	<-srv.clients
-	srv.sessions.Done()
 }
 
 // Shutdown stops accepting, refuses the clients that wait, and lets the others
@@ -301,6 +225,7 @@ func (srv *Server) Shutdown(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		srv.cut(errCut)
+		srv.dispatcher.cut()
 		<-srv.donec
 		return ctx.Err()
 	}

@@ -7,52 +7,57 @@ import (
 	"github.com/rs/zerolog"
 
 	"forebay/proxy/engine"
+	"forebay/proxy/exchange"
 )
 
 // maxStale is how many connections that their backends had ended a session may
 // meet, one after the other, before the end of one is taken for the answer.
 const maxStale = 8
 
-// session is one client connection, from accept to close.
+// session is one client connection, from accept to close. There are as many as
+// clients, most of them quiet: it is kept small.
 type session struct {
 	srv    *Server
 	id     uint64
 	ticket uint64 // its place in the queue, from when it first asked for a lease
 	client engine.Conn
-	start  time.Time
+	start  time.Duration // on the server's clock, as is since
 
 	lease    *lease
-	again    bool          // it asks once more for what it has asked for
-	pinned   bool          // it needs a connection that nobody has used
-	unread   []byte        // of the client, to be relayed first
-	backend  string        // of the newest lease
-	ready    bool          // each of its leases was of a ready connection
-	wait     time.Duration // for leases, in all
-	stale    int           // connections met that their backends had ended
-	up, down int64         // bytes delivered
-
-	requests, oneways, errors int64 // see exchange.Stats
+	again    bool            // it asks once more for what it has asked for
+	pinned   bool            // it needs a connection that nobody has used
+	ready    bool            // each of its leases was of a ready connection
+	backend  int32           // of the newest lease, counted from 1; 0: there was none
+	stale    int32           // connections met that their backends had ended
+	unread   []byte          // of the client, to be relayed first
+	since    time.Duration   // when it asked for a lease
+	wait     time.Duration   // for leases, in all
+	up, down int64           // bytes delivered
+	requests *exchange.Stats // of its requests, once they have ended
 }
 
-// run serves the client, from its first byte to its lease; relayed goes on when
-// the engine has moved the bytes.
+// run serves the client. Nothing in it waits: each step goes on to the next, or has it
+// called when what it needs has come: serve, leased, relayed, end.
 func (s *session) run() {
-	if s.srv.requests != nil {
+	switch {
+	case s.srv.requests != nil:
 		s.serveRequests()
-		return
+	case s.srv.cfg.FirstByteWait > 0:
+		s.awaitFirstByte()
+	default:
+		s.serve()
 	}
-	if err := s.awaitFirstByte(); err != nil {
-		s.end(refusal(err), err)
-		return
-	}
-	s.serve()
 }
 
-// serve leases a connection and has the engine relay.
+// serve asks for a connection; leased has it.
 func (s *session) serve() {
-	begin := time.Now()
-	l, err := s.acquire()
-	s.wait += time.Since(begin)
+	s.asks()
+	s.acquire(s.leased)
+}
+
+// leased has the engine relay; relayed goes on when it has moved the bytes.
+func (s *session) leased(l *lease, err error) {
+	s.asked()
 	if err != nil {
 		if s.stale > 0 {
 			s.client.Abort() // it was established: a FIN would pass for the backend's
@@ -66,11 +71,15 @@ func (s *session) serve() {
 	s.srv.cfg.Engine.Relay(s.srv.cutCtx, s.client, l.conn(), cfg, s.relayed)
 }
 
+// asks and asked measure the wait for a lease.
+func (s *session) asks()  { s.since = s.srv.clock() }
+func (s *session) asked() { s.wait += s.srv.clock() - s.since }
+
 // hold takes a lease.
 func (s *session) hold(l *lease) {
-	first := s.lease == nil && s.backend == ""
+	first := s.backend == 0
 	s.lease = l
-	s.backend = s.srv.names[l.backend]
+	s.backend = int32(l.backend) + 1
 	s.ready = l.ready && (s.ready || first)
 }
 
@@ -102,38 +111,6 @@ func (s *session) relayed(r engine.Result) {
 	s.end(ending(r.End), r.Err)
 }
 
-// awaitFirstByte holds a client without a lease until it has sent something, at
-// most for the first-byte wait. An error means that it left, or that the proxy
-// shuts down.
-func (s *session) awaitFirstByte() error {
-	if s.srv.cfg.FirstByteWait <= 0 {
-		return nil
-	}
-	firstc := make(chan error, 1) // buffered: the watch never waits
-	unwatch := s.client.Watch(func(bytes bool, end error) bool {
-		switch {
-		case hasLeft(bytes, end, s.srv.cfg.AbortOnFIN):
-			firstc <- errClientLeft
-		case bytes:
-			firstc <- nil
-		default:
-			return true
-		}
-		return false
-	})
-	defer unwatch()
-	timer := time.NewTimer(s.srv.cfg.FirstByteWait)
-	defer timer.Stop()
-	select {
-	case err := <-firstc:
-		return err
-	case <-timer.C:
-		return nil
-	case <-s.srv.drainCtx.Done():
-		return errShutdown
-	}
-}
-
 // end closes the client and accounts for the session: one reason, one counter,
 // one log line.
 func (s *session) end(reason Reason, err error) {
@@ -156,10 +133,10 @@ func (s *session) log(reason Reason, err error) {
 	}
 	e.Uint64("session", s.id).
 		Stringer("client", s.client.RemoteAddr()).
-		Str("backend", s.backend).
+		Str("backend", s.backendName()).
 		Stringer("reason", reason).
 		Dur("wait_ms", s.wait.Round(time.Microsecond)).
-		Dur("total_ms", time.Since(s.start).Round(time.Microsecond)).
+		Dur("total_ms", (s.srv.clock()-s.start).Round(time.Microsecond)).
 		Int64("bytes_up", s.up).
 		Int64("bytes_down", s.down).
 		Bool("ready", s.ready).
@@ -168,10 +145,18 @@ func (s *session) log(reason Reason, err error) {
 		Msg("session ended")
 }
 
+// backendName names the backend of its newest lease, as logs have it.
+func (s *session) backendName() string {
+	if s.backend == 0 {
+		return ""
+	}
+	return s.srv.names[s.backend-1]
+}
+
 // logRequests adds what request pooling tells of a session.
 func (s *session) logRequests(e *zerolog.Event) {
-	if s.srv.requests != nil {
-		e.Int64("requests", s.requests).Int64("oneways", s.oneways).Int64("errors", s.errors)
+	if r := s.requests; r != nil {
+		e.Int64("requests", r.Requests).Int64("oneways", r.Oneways).Int64("errors", r.Errors)
 	}
 }
 

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -185,7 +186,7 @@ func TestClientThatLeavesAsItsTurnComesGivesItsConnectionBack(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, config(be))
 	s := &session{srv: f.Server, id: 1, client: leavingConn{}}
-	if l, err := s.acquire(); l != nil || err != errClientLeft {
+	if l, err := s.await(); l != nil || err != errClientLeft {
 		t.Errorf("acquire = %v, %v; want errClientLeft", l, err)
 	}
 	f.slots(t, 0, balance.Idle, 1)
@@ -340,8 +341,7 @@ func fickle(t *testing.T) func(c proxytest.Conn) {
 // poorEngine has no descriptor left for a connection to a backend.
 type poorEngine struct{ engine.Engine }
 
-func (poorEngine) Adopt(c net.Conn) (engine.Conn, error) {
-	c.Close()
+func (poorEngine) Dial(context.Context, string, string) (engine.Conn, error) {
 	return nil, syscall.EMFILE
 }
 

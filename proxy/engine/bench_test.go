@@ -64,7 +64,8 @@ func (m *pingPong) Next(now time.Time) Step {
 	return Step{FromClient: m.size - len(m.request), Until: now.Add(10 * m.limit)}
 }
 
-func (m *pingPong) Lease() {
+func (m *pingPong) Lease(leased func()) {
+	defer leased()
 	m.leased, m.answered = m.conn, 0
 	m.toSend, m.request = m.request, m.request[:0]
 }
@@ -150,7 +151,7 @@ func BenchmarkRelayShortSession(b *testing.B) {
 	}
 }
 
-func shortSession(e *Net, front Listener, addr net.Addr, buf []byte) error {
+func shortSession(e *Net, front *acceptor, addr net.Addr, buf []byte) error {
 	client, err := net.Dial("tcp", front.Addr().String())
 	if err != nil {
 		return err
@@ -171,7 +172,7 @@ func shortSession(e *Net, front Listener, addr net.Addr, buf []byte) error {
 	}
 	defer bc.Close()
 	donec := make(chan struct{})
-	go e.Relay(context.Background(), cc, bc, RelayConfig{IdleTimeout: patience}, func(Result) { close(donec) })
+	e.Relay(context.Background(), cc, bc, RelayConfig{IdleTimeout: patience}, func(Result) { close(donec) })
 	if _, err := client.Write(buf); err != nil {
 		return err
 	}

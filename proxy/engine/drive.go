@@ -7,21 +7,25 @@ import (
 	"time"
 )
 
-// Drive does what m says, in the caller's goroutine. Only a wait for several things
+// Drive does what m says, in a goroutine of its own. Only a wait for several things
 // that lasts has more (wants.go).
 func (e *Net) Drive(ctx context.Context, client Conn, m Machine, cfg DriveConfig, done func()) {
 	d := &drive{client: client.(*netConn), machine: m, up: sizer{size: minBuffer}, down: sizer{size: minBuffer}}
 	d.paced.by = &e.pacer
+	d.leasedc = make(chan struct{}, 1)
+	d.leased = func() { d.leasedc <- struct{}{} }
 	forget := context.AfterFunc(ctx, func() { d.interrupt(cut) })
 	forgetWake := func() bool { return true }
 	if cfg.Wake != nil {
 		forgetWake = context.AfterFunc(cfg.Wake, func() { d.interrupt(woken) })
 	}
-	d.run()
-	d.seal()
-	forget() // done may take as long as another relay of the session
-	forgetWake()
-	done()
+	e.wg.Go(func() {
+		d.run()
+		d.seal()
+		forget()
+		forgetWake()
+		done()
+	})
 }
 
 // drive is one run of Drive. Its goroutine owns all of it but what is atomic or
@@ -41,6 +45,9 @@ type drive struct {
 	mark        uint64 // how much had been written to it when the last batch began
 	emptied     bool   // since then there was nothing to be written
 	answered    bool   // and it has been read: with both, the next write begins a batch
+
+	leased  func() // bound once
+	leasedc chan struct{}
 
 	second want // what ended the last wait for several things, where the first of them did not
 
@@ -90,7 +97,8 @@ func (d *drive) lease() {
 	}
 	d.mu.Unlock()
 
-	d.machine.Lease()
+	d.machine.Lease(d.leased)
+	<-d.leasedc
 
 	d.mu.Lock()
 	d.leasing = false

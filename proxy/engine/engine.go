@@ -72,17 +72,21 @@ type Engine interface {
 	// file of a dead process is replaced, that of a live one is not.
 	Listen(ctx context.Context, network, addr string) (Listener, error)
 
+	// Dial connects to addr on network ("tcp" or "unix"). A name is resolved at each
+	// dial; its addresses are tried one after the other, since two at once would be
+	// two connections.
+	Dial(ctx context.Context, network, addr string) (Conn, error)
+
 	// Adopt takes over a dialed connection. c must not be used afterwards.
 	Adopt(c net.Conn) (Conn, error)
 
 	// Relay moves bytes both ways between client and backend until both have
-	// ended or ctx is done, then calls done, from any goroutine, once. It may
-	// call it before it returns.
+	// ended or ctx is done, then calls done, from any goroutine, once. It does not
+	// wait itself; done must not wait either.
 	Relay(ctx context.Context, client, backend Conn, cfg RelayConfig, done func(Result))
 
 	// Drive does what m says, until it says OpDone; when ctx ends, m is told by Cut,
-	// and says so. Then it calls done, from any goroutine, once. It may call it before
-	// it returns.
+	// and says so. Then it calls done, likewise.
 	Drive(ctx context.Context, client Conn, m Machine, cfg DriveConfig, done func())
 
 	// Close waits for the engine's goroutines to end. Every connection must have
@@ -92,10 +96,33 @@ type Engine interface {
 
 // A Listener accepts clients.
 type Listener interface {
-	// Accept waits for a client. After Close it returns net.ErrClosed.
-	Accept() (Conn, error)
+	// Serve accepts clients for h until Close. It returns when no method of h is
+	// running any more or will be called.
+	Serve(h Handler)
+
+	// Resume has Serve ask for a place again, after Admit said that there was none. It
+	// may come before that Admit has returned, and from a method of h; it calls none.
+	Resume()
+
 	Addr() net.Addr
 	Close() error
+}
+
+// A Handler is whom a Listener accepts clients for. Its methods are called by any
+// goroutine, Admit and Failed by one at a time. None may wait: an engine may have one
+// goroutine for many connections.
+type Handler interface {
+	// Admit reserves a place for one more client and reports whether there was one.
+	// If not, no client is accepted until Resume. A place that no client came for
+	// when the listener was closed is forgotten.
+	Admit() bool
+
+	// Accepted takes a client, and its place.
+	Accepted(client Conn)
+
+	// Failed tells that no client could be accepted, and returns how long not to try.
+	// The place is still reserved.
+	Failed(err error) (rest time.Duration)
 }
 
 // A Conn is one connection of an engine.

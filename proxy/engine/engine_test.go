@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"syscall"
@@ -42,6 +43,7 @@ func testEngine(t *testing.T, newEngine func(Config) Engine) {
 		{"stale", testStale},
 		{"never stale", testNeverStale},
 		{"drive", testDrive},
+		{"dial", testDial},
 		{"listen", testListen},
 		{"options", testOptions},
 	}
@@ -65,8 +67,37 @@ func newBench(t testing.TB, newEngine func(Config) Engine) *bench {
 	return &bench{t, e}
 }
 
+// acceptor has a listener hand over its clients one by one.
+type acceptor struct {
+	Listener
+	clients chan Conn
+	served  chan struct{} // closed when Serve has ended
+}
+
+func accepting(ln Listener) *acceptor {
+	a := &acceptor{ln, make(chan Conn, 10000), make(chan struct{})}
+	go func() { defer close(a.served); ln.Serve(a) }()
+	return a
+}
+
+func (a *acceptor) Admit() bool                { return true }
+func (a *acceptor) Accepted(c Conn)            { a.clients <- c }
+func (a *acceptor) Failed(error) time.Duration { return 10 * time.Millisecond }
+
+// Accept waits for a client. After Close it returns net.ErrClosed.
+func (a *acceptor) Accept() (Conn, error) {
+	select {
+	case c := <-a.clients:
+		return c, nil
+	case <-a.served:
+		return nil, net.ErrClosed
+	case <-time.After(patience):
+		return nil, os.ErrDeadlineExceeded
+	}
+}
+
 // listen returns a listener of the engine's.
-func (b *bench) listen(network string) Listener {
+func (b *bench) listen(network string) *acceptor {
 	b.Helper()
 	kind, addr := network, map[string]string{"tcp": "127.0.0.1:0", "tcp6": "[::1]:0"}[network]
 	switch network {
@@ -79,8 +110,9 @@ func (b *bench) listen(network string) Listener {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(func() { ln.Close() })
-	return ln
+	a := accepting(ln)
+	b.Cleanup(func() { a.Close(); <-a.served })
+	return a
 }
 
 // client returns a connection that the engine has accepted, and the client's end
@@ -90,7 +122,7 @@ func (b *bench) client(network string) (Conn, proxytest.Conn) {
 	return b.clientOf(b.listen(network))
 }
 
-func (b *bench) clientOf(ln Listener) (Conn, proxytest.Conn) {
+func (b *bench) clientOf(ln *acceptor) (Conn, proxytest.Conn) {
 	b.Helper()
 	peer := proxytest.Dial(b, ln.Addr())
 	c, err := ln.Accept()

@@ -204,7 +204,7 @@ func FuzzRelay(f *testing.F) {
 	}
 
 	b := &bench{f, NewNet(Config{})}
-	fronts, backs := map[string]Listener{}, map[string]net.Listener{}
+	fronts, backs := map[string]*acceptor{}, map[string]net.Listener{}
 	for _, network := range []string{"tcp", "unix"} {
 		fronts[network], backs[network] = b.listen(network), proxytest.Listen(f, network)
 	}

@@ -1,14 +1,15 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"forebay/proxy/proxytest"
 )
@@ -69,7 +70,7 @@ func testListen(t *testing.T, newEngine func(Config) Engine) {
 			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), path)):
 				t.Fatalf("Listen: %v; want %q and the path", err, tt.want)
 			case err == nil:
-				b.expectAccepts(ln)
+				b.expectAccepts(accepting(ln))
 				ln.Close()
 			}
 			if _, err := os.Lstat(path); (err == nil) != tt.left {
@@ -87,7 +88,7 @@ func testListen(t *testing.T, newEngine func(Config) Engine) {
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		b.expectAccepts(ln)
+		b.expectAccepts(accepting(ln))
 		if _, err := b.engine.Listen(t.Context(), "unix", name); err == nil || !strings.Contains(err.Error(), "in use") {
 			t.Errorf("a second listener: %v", err)
 		}
@@ -103,24 +104,86 @@ func testListen(t *testing.T, newEngine func(Config) Engine) {
 	})
 
 	for _, network := range []string{"tcp", "unix"} {
-		t.Run(network+"/Accept ends at Close", func(t *testing.T) {
+		t.Run(network+"/Serve ends at Close", func(t *testing.T) {
 			ln := newBench(t, newEngine).listen(network)
-			errc := async(func() error {
-				_, err := ln.Accept()
-				return err
-			})
 			ln.Close()
-			if err := proxytest.Receive(t, errc, "Accept to end"); !errors.Is(err, net.ErrClosed) {
-				t.Errorf("Accept: %v", err)
+			proxytest.Receive(t, ln.served, "Serve to end")
+			again := async(func() bool { ln.Listener.Serve(ln); return true })
+			proxytest.Receive(t, again, "Serve to end after Close")
+		})
+		t.Run(network+"/Serve that has no place ends at Close", func(t *testing.T) {
+			b := newBench(t, newEngine)
+			p := b.placed(network, 0)
+			p.asked(t, 1)
+			p.Close()
+			proxytest.Receive(t, p.served, "Serve to end")
+		})
+		t.Run(network+"/no client is accepted without a place", func(t *testing.T) {
+			b := newBench(t, newEngine)
+			p := b.placed(network, 2)
+			for range 5 {
+				proxytest.Dial(t, p.Addr())
 			}
-			if _, err := ln.Accept(); !errors.Is(err, net.ErrClosed) {
-				t.Errorf("Accept after Close: %v", err)
+			for range 2 {
+				proxytest.Receive(t, p.clients, "a client that has a place").Close()
 			}
+			p.asked(t, 3)
+			if n := len(p.clients); n > 0 {
+				t.Fatalf("%d clients more than places", n)
+			}
+			p.places.Add(3)
+			p.Resume()
+			for range 3 {
+				proxytest.Receive(t, p.clients, "a client that waited for a place").Close()
+			}
+			p.Resume()
+			p.Resume()
 		})
 	}
 }
 
-func (b *bench) expectAccepts(ln Listener) {
+// placed is a listener with a number of places.
+type placed struct {
+	Listener
+	places, asks atomic.Int64
+	clients      chan Conn
+	served       chan struct{}
+}
+
+func (b *bench) placed(network string, places int64) *placed {
+	b.Helper()
+	addr := "127.0.0.1:0"
+	if network == "unix" {
+		addr = filepath.Join(b.TempDir(), "s")
+	}
+	ln, err := b.engine.Listen(b.Context(), network, addr)
+	if err != nil {
+		b.Fatal(err)
+	}
+	p := &placed{Listener: ln, clients: make(chan Conn, 100), served: make(chan struct{})}
+	p.places.Store(places)
+	go func() { defer close(p.served); ln.Serve(p) }()
+	b.Cleanup(func() { p.Close(); <-p.served })
+	return p
+}
+
+func (p *placed) Admit() bool {
+	p.asks.Add(1)
+	if p.places.Load() == 0 {
+		return false
+	}
+	p.places.Add(-1)
+	return true
+}
+func (p *placed) Accepted(c Conn)            { p.clients <- c }
+func (p *placed) Failed(error) time.Duration { return time.Millisecond }
+
+func (p *placed) asked(t *testing.T, n int64) {
+	t.Helper()
+	proxytest.Eventually(t, "Admit", func() bool { return p.asks.Load() >= n })
+}
+
+func (b *bench) expectAccepts(ln *acceptor) {
 	b.Helper()
 	cc, client := b.clientOf(ln)
 	bc, backend := b.backend("unix")

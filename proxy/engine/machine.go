@@ -42,15 +42,17 @@ type Step struct {
 
 // A Machine decides what happens on one client's connection and on the backend
 // connections that it leases for it, one at a time. It does no I/O itself. Its
-// methods are called from one goroutine at a time; none may call the engine.
+// methods are called from one goroutine at a time; none may call the engine, or wait.
 type Machine interface {
 	// Next says what to do. It is called after each event, and may be called when
 	// nothing has happened: it then says the same again.
 	Next(now time.Time) Step
 
-	// Lease gets a connection, or learns that there is none; it may take long. The
-	// engine does not touch the client meanwhile (the holder may Watch it).
-	Lease()
+	// Lease gets a connection, or learns that there is none; then it calls leased,
+	// from any goroutine, once, perhaps before it returns. It does not wait itself. Until
+	// leased is called the engine calls no other method, and leaves the client to its
+	// holder, who may Watch it.
+	Lease(leased func())
 
 	// Backend returns the leased connection, the same from Lease to Release; nil
 	// without one.

@@ -56,10 +56,15 @@ func (p *puppet) Next(now time.Time) Step {
 	return s
 }
 
-func (p *puppet) Lease() {
-	defer p.enter()()
+// Lease has lease wait in a goroutine of its own.
+func (p *puppet) Lease(leased func()) {
+	leave := p.enter()
 	p.leases++
-	p.conn, p.backendEnd, p.undelivered = p.lease(), nil, false
+	go func() {
+		p.conn, p.backendEnd, p.undelivered = p.lease(), nil, false
+		leave()
+		leased()
+	}()
 }
 
 func (p *puppet) Backend() Conn { return p.conn }

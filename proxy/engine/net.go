@@ -15,7 +15,7 @@ import (
 // the reference for how an engine behaves.
 type Net struct {
 	cfg   Config
-	wg    sync.WaitGroup // watches
+	wg    sync.WaitGroup // relays, drives and watches
 	pacer pacer
 }
 
@@ -25,7 +25,7 @@ func NewNet(cfg Config) *Net { return &Net{cfg: cfg} }
 // Name returns "net".
 func (e *Net) Name() string { return "net" }
 
-// Close waits for the watches to end.
+// Close waits for the engine's goroutines to end.
 func (e *Net) Close() {
 	e.wg.Wait()
 	e.pacer.close()
@@ -39,21 +39,97 @@ func (e *Net) Listen(ctx context.Context, network, addr string) (Listener, error
 	if err != nil {
 		return nil, err
 	}
-	return &netListener{Listener: ln, engine: e}, nil
+	return &netListener{Listener: ln, engine: e, resumec: make(chan struct{}, 1), closedc: make(chan struct{})}, nil
 }
 
 type netListener struct {
 	net.Listener
-	engine *Net
+	engine  *Net
+	resumec chan struct{} // buffered(1)
+	once    sync.Once
+	closedc chan struct{}
 }
 
-func (l *netListener) Accept() (Conn, error) {
-	c, err := l.Listener.Accept()
+// Serve accepts clients.
+func (l *netListener) Serve(h Handler) {
+	for l.admitted(h) {
+		c := l.next(h)
+		if c == nil {
+			return
+		}
+		h.Accepted(l.engine.newConn(c))
+	}
+}
+
+// next accepts the client of one place, however often that fails. It returns nil when
+// the listener is closed.
+func (l *netListener) next(h Handler) net.Conn {
+	for {
+		c, err := l.Accept()
+		if err == nil {
+			return c
+		}
+		if !l.rest(h, err) {
+			return nil
+		}
+	}
+}
+
+// admitted waits for a place, and reports false when the listener is closed.
+func (l *netListener) admitted(h Handler) bool {
+	for !h.Admit() {
+		select {
+		case <-l.resumec:
+		case <-l.closedc:
+			return false
+		}
+	}
+	return true
+}
+
+// rest pauses after a failed Accept, until the place serves for another. It reports
+// false when the listener is closed.
+func (l *netListener) rest(h Handler, err error) bool {
+	select {
+	case <-l.closedc:
+		return false
+	default:
+	}
+	t := time.NewTimer(h.Failed(err))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-l.closedc:
+		return false
+	}
+}
+
+// Resume has admitted look again.
+func (l *netListener) Resume() {
+	select {
+	case l.resumec <- struct{}{}:
+	default: // it will
+	}
+}
+
+// Close stops accepting.
+func (l *netListener) Close() error {
+	l.once.Do(func() { close(l.closedc) })
+	return l.Listener.Close()
+}
+
+// Dial connects to addr.
+func (e *Net) Dial(ctx context.Context, network, addr string) (Conn, error) {
+	c, err := dialer.DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}
-	return l.engine.newConn(c), nil
+	return e.Adopt(c)
 }
+
+// dialer leaves keep-alive to the engine, and tries one address at a time.
+var dialer = net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1, FallbackDelay: -1}
 
 // Adopt takes over a dialed connection.
 func (e *Net) Adopt(c net.Conn) (Conn, error) {

@@ -392,3 +392,31 @@ func TestByteDuringAWriteThatWaitsIsNoAnswer(t *testing.T) {
 	client.CloseWrite()
 	expectEnd(t, r.close(), HalfCloseTimeout) // the reply is owed
 }
+
+// poor is a listener that can accept every third time.
+type poor struct {
+	net.Listener
+	tries int
+}
+
+func (p *poor) Accept() (net.Conn, error) {
+	if p.tries++; p.tries%3 > 0 {
+		return nil, syscall.EMFILE
+	}
+	return p.Listener.Accept()
+}
+
+// A place serves until a client has come for it, however often accepting fails.
+func TestNoPlaceIsLostToAFailure(t *testing.T) {
+	b := newBench(t, func(cfg Config) Engine { return NewNet(cfg) })
+	const clients = 5
+	p := b.placed("tcp", 0)
+	p.Listener.(*netListener).Listener = &poor{Listener: p.Listener.(*netListener).Listener}
+	p.asked(t, 1)
+	p.places.Add(clients)
+	p.Resume()
+	for range clients {
+		proxytest.Dial(t, p.Addr())
+		proxytest.Receive(t, p.clients, "a client").Close()
+	}
+}

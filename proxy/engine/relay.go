@@ -8,11 +8,15 @@ import (
 	"time"
 )
 
-// Relay moves bytes both ways: up in a goroutine of its own, down in the
-// caller's.
+// Relay moves bytes both ways, each in a goroutine.
 func (e *Net) Relay(ctx context.Context, client, backend Conn, cfg RelayConfig, done func(Result)) {
 	r := newRelay(client.(*netConn), backend.(*netConn), cfg)
 	r.ctx = ctx
+	e.wg.Go(func() { r.run(done) })
+}
+
+func (r *relay) run(done func(Result)) {
+	ctx := r.ctx
 	release := context.AfterFunc(ctx, func() { r.stop(Cut, context.Cause(ctx)) })
 	r.startTimer()
 	var wg sync.WaitGroup

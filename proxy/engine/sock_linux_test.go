@@ -166,3 +166,6 @@ func TestPeekTakesNoFINForBytes(t *testing.T) {
 		t.Errorf("%d times of %d Peek told of bytes where there was only a FIN", wrong, n)
 	}
 }
+
+// listenAgain changes the length of a listener's backlog.
+func listenAgain(fd, backlog int) error { return unix.Listen(fd, backlog) }

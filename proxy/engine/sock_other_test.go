@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"errors"
 	"net"
 	"testing"
 )
@@ -11,3 +12,5 @@ func outQueue(t testing.TB, _ net.Conn) int           { t.Skip("needs Linux"); r
 func inQueue(t testing.TB, _ net.Conn) int            { t.Skip("needs Linux"); return 0 }
 func awaitAcked(t testing.TB, _ net.Conn)             { t.Skip("needs Linux") }
 func testOptions(t *testing.T, _ func(Config) Engine) { t.Skip("needs Linux") }
+
+func listenAgain(int, int) error { return errors.ErrUnsupported }
