@@ -69,7 +69,10 @@ func serve(ctx context.Context, cfg config.Serve) error {
 	defer signal.Stop(signals)
 
 	log := newLogger(cfg.LogLevel, cfg.LogFormat)
-	eng := newEngine(cfg)
+	eng, err := newEngine(cfg, log)
+	if err != nil {
+		return err
+	}
 	defer eng.Close()
 	p, err := proxyConfig(cfg, eng, log)
 	if err != nil {
@@ -171,8 +174,17 @@ func counts(by map[string]int64) *zerolog.Event {
 	return d
 }
 
-func newEngine(cfg config.Serve) engine.Engine {
-	return engine.NewNet(engine.Config{KeepAlive: cfg.KeepAlive, UserTimeout: cfg.TCPUserTimeout})
+// newEngine returns the engine that is asked for. At debug it says why auto took none of
+// those before.
+func newEngine(cfg config.Serve, log zerolog.Logger) (engine.Engine, error) {
+	eng, refused, err := engine.New(cfg.Engine, engine.Config{Workers: cfg.Workers, KeepAlive: cfg.KeepAlive, UserTimeout: cfg.TCPUserTimeout})
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range refused {
+		log.Debug().Err(e).Msg("an engine does not run here")
+	}
+	return eng, nil
 }
 
 func proxyConfig(cfg config.Serve, eng engine.Engine, log zerolog.Logger) (proxy.Config, error) {
@@ -254,9 +266,13 @@ func newLogger(level, format string) zerolog.Logger {
 func demo(ctx context.Context, cfg config.Demo) error {
 	settings := config.Defaults()
 	settings.Protocol = cfg.Protocol
-	eng := newEngine(settings)
+	log := newLogger(cfg.LogLevel, cfg.LogFormat)
+	eng, err := newEngine(settings, log)
+	if err != nil {
+		return err
+	}
 	defer eng.Close()
-	p, err := proxyConfig(settings, eng, newLogger(cfg.LogLevel, cfg.LogFormat))
+	p, err := proxyConfig(settings, eng, log)
 	if err != nil {
 		return err
 	}

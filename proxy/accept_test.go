@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"forebay/proxy/engine"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/proxytest"
 )
 
@@ -87,6 +88,10 @@ func TestNoWakeUpOfTheListenerIsLost(t *testing.T) {
 }
 
 func TestManyShortClientsPassThroughFewPlaces(t *testing.T) {
+	enginetest.Each(t, testManyShortClientsPassThroughFewPlaces)
+}
+
+func testManyShortClientsPassThroughFewPlaces(t *testing.T) {
 	for most := 1; most <= 3; most++ {
 		cfg := config(backend(t, 4, echo))
 		cfg.MaxClients = most
@@ -140,6 +145,10 @@ func TestNobodyIsAdmittedWhileSessionsStarve(t *testing.T) {
 }
 
 func TestAClientThatComesEndsTheGrowthOfThePause(t *testing.T) {
+	enginetest.Each(t, testAClientThatComesEndsTheGrowthOfThePause)
+}
+
+func testAClientThatComesEndsTheGrowthOfThePause(t *testing.T) {
 	f := start(t, config(backend(t, 1, echo)))
 	e := &entrance{Server: f.Server}
 	for range 3 {

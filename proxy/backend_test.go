@@ -10,10 +10,15 @@ import (
 	"time"
 
 	"forebay/balance"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/proxytest"
 )
 
 func TestDeadBackendAmongThreeCostsClientsNothing(t *testing.T) {
+	enginetest.Each(t, testDeadBackendAmongThreeCostsClientsNothing)
+}
+
+func testDeadBackendAmongThreeCostsClientsNothing(t *testing.T) {
 	for _, minIdle := range []int{0, 2, -1} {
 		t.Run(fmt.Sprint("min idle ", minIdle), func(t *testing.T) {
 			down, _ := dead(t, 8)
@@ -61,6 +66,10 @@ func (f *front) exchange(t testing.TB, text string) {
 }
 
 func TestClientIsClosedAtOnceWhenAllBackendsAreDead(t *testing.T) {
+	enginetest.Each(t, testClientIsClosedAtOnceWhenAllBackendsAreDead)
+}
+
+func testClientIsClosedAtOnceWhenAllBackendsAreDead(t *testing.T) {
 	one, _ := dead(t, 1)
 	two, _ := dead(t, 1)
 	f := start(t, config(one, two)) // whose acquire timeout is longer than any test waits
@@ -71,6 +80,10 @@ func TestClientIsClosedAtOnceWhenAllBackendsAreDead(t *testing.T) {
 }
 
 func TestQueueIsRefusedWhenTheLastBackendGoesDown(t *testing.T) {
+	enginetest.Each(t, testQueueIsRefusedWhenTheLastBackendGoesDown)
+}
+
+func testQueueIsRefusedWhenTheLastBackendGoesDown(t *testing.T) {
 	down, _ := dead(t, 1)
 	cfg := config(down)
 	f := start(t, cfg)
@@ -85,6 +98,10 @@ func TestQueueIsRefusedWhenTheLastBackendGoesDown(t *testing.T) {
 }
 
 func TestSilentBackendHoldsOnlyItsOwnSlots(t *testing.T) {
+	enginetest.Each(t, testSilentBackendHoldsOnlyItsOwnSlots)
+}
+
+func testSilentBackendHoldsOnlyItsOwnSlots(t *testing.T) {
 	ended := t.Context().Done()
 	mute := backend(t, 2, func(proxytest.Conn) { <-ended })
 	f := start(t, config(mute, backend(t, 2, echo)))
@@ -118,6 +135,10 @@ func TestSilentBackendHoldsOnlyItsOwnSlots(t *testing.T) {
 }
 
 func TestBackendThatComesUpServesAgain(t *testing.T) {
+	enginetest.Each(t, testBackendThatComesUpServesAgain)
+}
+
+func testBackendThatComesUpServesAgain(t *testing.T) {
 	be, open := dead(t, 2)
 	cfg := config(be)
 	cfg.MinIdle = 1
@@ -141,6 +162,10 @@ func TestBackendThatComesUpServesAgain(t *testing.T) {
 // TestBackendThatSpeaksAndClosesIsHeard has a backend answer each
 // connection with a word and a FIN: that is its answer, once.
 func TestBackendThatSpeaksAndClosesIsHeard(t *testing.T) {
+	enginetest.Each(t, testBackendThatSpeaksAndClosesIsHeard)
+}
+
+func testBackendThatSpeaksAndClosesIsHeard(t *testing.T) {
 	var accepted atomic.Int64
 	be := backend(t, 4, func(c proxytest.Conn) {
 		accepted.Add(1)
@@ -161,6 +186,10 @@ func TestBackendThatSpeaksAndClosesIsHeard(t *testing.T) {
 // TestHangingDialDoesNotHoldTheQueue: one backend's dial gets no answer while
 // another's slot frees.
 func TestHangingDialDoesNotHoldTheQueue(t *testing.T) {
+	enginetest.Each(t, testHangingDialDoesNotHoldTheQueue)
+}
+
+func testHangingDialDoesNotHoldTheQueue(t *testing.T) {
 	hanging := at(hang(t), 1)
 	cfg := config(hanging, backend(t, 1, echo))
 	cfg.DialTimeout = 700 * time.Millisecond
@@ -189,6 +218,10 @@ func TestHangingDialDoesNotHoldTheQueue(t *testing.T) {
 }
 
 func TestHalfClosedClientIsServedAfterAHangingDial(t *testing.T) {
+	enginetest.Each(t, testHalfClosedClientIsServedAfterAHangingDial)
+}
+
+func testHalfClosedClientIsServedAfterAHangingDial(t *testing.T) {
 	hanging := at(hang(t), 1)
 	cfg := config(hanging, backend(t, 1, echo))
 	cfg.DialTimeout = 300 * time.Millisecond

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"forebay/proxy/engine"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/proxytest"
 )
 
@@ -85,6 +86,10 @@ func descriptors(t testing.TB) int {
 }
 
 func TestQuietSessionHoldsTwoDescriptors(t *testing.T) {
+	enginetest.Each(t, testQuietSessionHoldsTwoDescriptors)
+}
+
+func testQuietSessionHoldsTwoDescriptors(t *testing.T) {
 	const sessions, each = 20, 4                       // its client and its backend are here too, with one each
 	f := start(t, config(backend(t, 1000, fickle(t)))) // echo would hold pipes, to splice
 	f.occupy(t)
@@ -102,6 +107,10 @@ func TestQuietSessionHoldsTwoDescriptors(t *testing.T) {
 }
 
 func TestNoDescriptorIsLeftAfterShutdown(t *testing.T) {
+	enginetest.Each(t, testNoDescriptorIsLeftAfterShutdown)
+}
+
+func testNoDescriptorIsLeftAfterShutdown(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which would close what was lost
 	play := func(t *testing.T) {
 		down, _ := dead(t, 2)

@@ -17,11 +17,12 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
-	"forebay/proxy/engine"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/proxytest"
 )
 
 const (
+	engineEnv  = "FOREBAY_TEST_ENGINE"
 	backendEnv = "FOREBAY_TEST_BACKEND"
 	spareFDs   = 31 // of the child: fifteen sessions, and half of what one more needs
 )
@@ -31,7 +32,10 @@ func init() { children["proxy short of descriptors"] = shortOfDescriptors }
 // shortOfDescriptors is a proxy that finds, once it serves, that it has few
 // descriptors. It says where it listens, logs after that, and ends with its input.
 func shortOfDescriptors() {
-	eng := engine.NewNet(engine.Config{})
+	eng, err := enginetest.Named(os.Getenv(engineEnv))
+	if err != nil {
+		panic(err)
+	}
 	cfg := config(Backend{Network: "tcp", Addr: os.Getenv(backendEnv), Max: 100, Weight: 1})
 	cfg.Engine, cfg.Log = eng, zerolog.New(os.Stdout)
 	srv, err := New(cfg)
@@ -44,7 +48,7 @@ func shortOfDescriptors() {
 	}
 	fmt.Println(ln.Addr())
 	go srv.Serve(ln)
-	used, err := os.ReadDir("/proc/self/fd")
+	used, err := os.ReadDir("/proc/self/fd") // what the engine itself needs must be open by now
 	if err != nil {
 		panic(err)
 	}
@@ -68,7 +72,7 @@ type child struct {
 func startChild(t *testing.T, name string, env ...string) *child {
 	t.Helper()
 	c := &child{cmd: exec.Command(os.Args[0])}
-	c.cmd.Env = append(append(os.Environ(), childEnv+"="+name), env...)
+	c.cmd.Env = append(append(os.Environ(), childEnv+"="+name, engineEnv+"="+enginetest.Name(t)), env...)
 	c.cmd.Stderr = os.Stderr
 	stdin, err := c.cmd.StdinPipe()
 	if err != nil {
@@ -126,6 +130,10 @@ func (c *child) processorTime(t *testing.T) time.Duration {
 }
 
 func TestDescriptorsThatRunOutStopNobody(t *testing.T) {
+	enginetest.Each(t, testDescriptorsThatRunOutStopNobody)
+}
+
+func testDescriptorsThatRunOutStopNobody(t *testing.T) {
 	begin := time.Now()
 	be := backend(t, 100, fickle(t))
 	c := startChild(t, "proxy short of descriptors", backendEnv+"="+be.Addr)

@@ -15,6 +15,7 @@ import (
 	"forebay/balance"
 	"forebay/pool"
 	"forebay/proxy/engine"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/proxytest"
 )
 
@@ -166,6 +167,10 @@ func (fleetingConn) Watch(f func(bool, error) bool) (stop func()) {
 // Clients leave while they join the queue, wait, are granted a slot, dial, and get a
 // connection. Each is answered once, and no slot is lost.
 func TestClientsThatLeaveAtAnyMomentLoseNoSlot(t *testing.T) {
+	enginetest.Each(t, testClientsThatLeaveAtAnyMomentLoseNoSlot)
+}
+
+func testClientsThatLeaveAtAnyMomentLoseNoSlot(t *testing.T) {
 	cfg := config(backend(t, 1, echo), backend(t, 2, echo))
 	f := start(t, cfg)
 	var served, gone atomic.Int64
@@ -214,8 +219,12 @@ func (goneConn) Watch(f func(bool, error) bool) (stop func()) {
 }
 
 func TestClientThatHasLeftNeitherWaitsNorDials(t *testing.T) {
+	enginetest.Each(t, testClientThatHasLeftNeitherWaitsNorDials)
+}
+
+func testClientThatHasLeftNeitherWaitsNorDials(t *testing.T) {
 	cfg := config(backend(t, 1, echo))
-	g := newGated()
+	g := newGated(t)
 	cfg.Engine = g
 	f := start(t, cfg)
 	gone := func(when string) {
@@ -248,6 +257,10 @@ func (c *leavingAtWill) Watch(f func(bool, error) bool) (stop func()) {
 // The client leaves when its session is out of the queue already, and has yet to hear
 // of its slot.
 func TestSlotOfAClientThatLeftAsItWasGrantedIsGivenBack(t *testing.T) {
+	enginetest.Each(t, testSlotOfAClientThatLeftAsItWasGrantedIsGivenBack)
+}
+
+func testSlotOfAClientThatLeftAsItWasGrantedIsGivenBack(t *testing.T) {
 	f := start(t, config(backend(t, 2, echo), backend(t, 1, echo)))
 	slots{f.dispatcher, 0}.Down(errors.New("down"))
 	f.occupy(t) // the other backend

@@ -9,14 +9,19 @@ import (
 	"forebay/balance"
 	"forebay/pool"
 	"forebay/proxy/engine"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/proxytest"
 )
 
 // TestEachBackendIsTriedOnce: a backend whose dial failed a client, and that is
 // up again a moment later, serves others but not that client.
 func TestEachBackendIsTriedOnce(t *testing.T) {
+	enginetest.Each(t, testEachBackendIsTriedOnce)
+}
+
+func testEachBackendIsTriedOnce(t *testing.T) {
 	cfg := config(backend(t, 2, echo), backend(t, 1, echo))
-	g := newGated()
+	g := newGated(t)
 	cfg.Engine = g
 	f := start(t, cfg)
 	let := func(err error) {
@@ -72,6 +77,10 @@ func (c *observedConn) Close() error {
 // TestSlotIsFreeOnlyWhenItsConnectionIsClosed looks at the slots at the moment of
 // the close.
 func TestSlotIsFreeOnlyWhenItsConnectionIsClosed(t *testing.T) {
+	enginetest.Each(t, testSlotIsFreeOnlyWhenItsConnectionIsClosed)
+}
+
+func testSlotIsFreeOnlyWhenItsConnectionIsClosed(t *testing.T) {
 	tests := []struct {
 		name  string
 		end   func(srv *Server, l *lease)
@@ -91,7 +100,7 @@ func TestSlotIsFreeOnlyWhenItsConnectionIsClosed(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			be := backend(t, 3, func(proxytest.Conn) {}) // closes at once
 			cfg := config(be)
-			o := &observed{Engine: engine.NewNet(engine.Config{})}
+			o := &observed{Engine: enginetest.New(t)}
 			cfg.Engine = o
 			f := start(t, cfg)
 			closed := 0
@@ -122,6 +131,10 @@ func (silentConn) Watch(func(bool, error) bool) (stop func()) { return func() {}
 // A session that finds a connection ready begins neither a watch of its client, nor
 // anything else that it would have to end.
 func TestLeaseOfAReadyConnectionBeginsNothing(t *testing.T) {
+	enginetest.Each(t, testLeaseOfAReadyConnectionBeginsNothing)
+}
+
+func testLeaseOfAReadyConnectionBeginsNothing(t *testing.T) {
 	cfg := config(backend(t, 1, echo))
 	cfg.MinIdle = 1
 	f := start(t, cfg)

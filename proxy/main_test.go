@@ -17,6 +17,7 @@ import (
 
 	"forebay/balance"
 	"forebay/proxy/engine"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/proxytest"
 )
 
@@ -33,6 +34,11 @@ func TestMain(m *testing.M) {
 	}
 	goleak.VerifyTestMain(m)
 }
+
+// What serves clients is tested on every engine, by enginetest.Each. Run once are the
+// tests of parts that no engine takes part in (the queue and its model, reuse, reasons,
+// outages, what New makes of its Config), and those in a synctest bubble, where the loop
+// of a kernel's engine could not run; where such a test needs an engine, it is net.
 
 // config returns a Config of which a test changes what it is about.
 func config(backends ...Backend) Config {
@@ -69,7 +75,7 @@ func startOn(t testing.TB, cfg Config, network, addr string) *front {
 	t.Helper()
 	f := &front{book: &book{}, serve: make(chan error, 1)}
 	if cfg.Engine == nil {
-		cfg.Engine = engine.NewNet(engine.Config{})
+		cfg.Engine = enginetest.New(t)
 	}
 	f.eng = cfg.Engine
 	cfg.Log = zerolog.New(f.book)
@@ -233,8 +239,8 @@ type gated struct {
 	gate  chan error    // what the next dial ends with; closed: nil
 }
 
-func newGated() *gated {
-	return &gated{Engine: engine.NewNet(engine.Config{}), began: make(chan struct{}, 1000), gate: make(chan error)}
+func newGated(t testing.TB) *gated {
+	return &gated{Engine: enginetest.New(t), began: make(chan struct{}, 1000), gate: make(chan error)}
 }
 
 func (g *gated) Dial(ctx context.Context, network, addr string) (engine.Conn, error) {

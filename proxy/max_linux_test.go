@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"forebay/proxy/enginetest"
 	"forebay/proxy/proxytest"
 )
 
@@ -195,6 +196,10 @@ func addrPort(t *testing.T, b Backend) netip.AddrPort {
 // while backends go down and come up, connections are dialed ahead and expire, and
 // at the end the proxy drains.
 func TestMaxHoldsAtTheSockets(t *testing.T) {
+	enginetest.Each(t, testMaxHoldsAtTheSockets)
+}
+
+func testMaxHoldsAtTheSockets(t *testing.T) {
 	tests := []struct {
 		minIdle int
 		quiet   time.Duration
@@ -252,6 +257,10 @@ func TestMaxHoldsAtTheSockets(t *testing.T) {
 }
 
 func TestKernelsTableIsRead(t *testing.T) {
+	enginetest.Each(t, testKernelsTableIsRead)
+}
+
+func testKernelsTableIsRead(t *testing.T) {
 	be, open := dead(t, 3)
 	proxytest.ServeOn(t, open(), echo)
 	f := start(t, config(be))
@@ -369,6 +378,10 @@ func visit(f *front, rnd *rand.Rand) {
 // A backend that does not read must not be left with the connections of sessions
 // that have ended: their slots are free, and it gets new ones.
 func TestConnectionThatABackendDoesNotReadEndsWithItsSlot(t *testing.T) {
+	enginetest.Each(t, testConnectionThatABackendDoesNotReadEndsWithItsSlot)
+}
+
+func testConnectionThatABackendDoesNotReadEndsWithItsSlot(t *testing.T) {
 	tests := []struct {
 		name   string
 		ends   func(cfg *Config)

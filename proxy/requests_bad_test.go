@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"forebay/proxy/enginetest"
 	"forebay/proxy/frame"
 	"forebay/proxy/proxytest"
 )
@@ -50,6 +51,10 @@ var badClients = []struct {
 // for that, the log has one line that says what came, and no backend connection is
 // harmed.
 func TestBadInputIsRefusedWithAWord(t *testing.T) {
+	enginetest.Each(t, testBadInputIsRefusedWithAWord)
+}
+
+func testBadInputIsRefusedWithAWord(t *testing.T) {
 	for _, tt := range badClients {
 		t.Run(tt.name, func(t *testing.T) {
 			be, conns := puppets(t, 1)
@@ -102,6 +107,10 @@ func (f *front) wantLine(t *testing.T, c proxytest.Conn, reason, text string) {
 // A client that has been served before its bytes went bad gets what it is owed
 // first.
 func TestBadInputBehindARequestDoesNotCostItsReply(t *testing.T) {
+	enginetest.Each(t, testBadInputBehindARequestDoesNotCostItsReply)
+}
+
+func testBadInputBehindARequestDoesNotCostItsReply(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, requestsConfig(be))
 	c, m := f.dial(t), call(1, "good")
@@ -119,6 +128,10 @@ func TestBadInputBehindARequestDoesNotCostItsReply(t *testing.T) {
 // TestTruncatedRequestIsNoRequest: a client ends in the middle of a request, at
 // each of its bytes.
 func TestTruncatedRequestIsNoRequest(t *testing.T) {
+	enginetest.Each(t, testTruncatedRequestIsNoRequest)
+}
+
+func testTruncatedRequestIsNoRequest(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, requestsConfig(be))
 	server := f.warm(t, conns)
@@ -142,6 +155,10 @@ func TestTruncatedRequestIsNoRequest(t *testing.T) {
 }
 
 func TestRandomBytesHarmNobody(t *testing.T) {
+	enginetest.Each(t, testRandomBytesHarmNobody)
+}
+
+func testRandomBytesHarmNobody(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, requestsConfig(be))
 	server := f.warm(t, conns)
@@ -171,6 +188,10 @@ func TestRandomBytesHarmNobody(t *testing.T) {
 // TestAnnouncedSizeTakesNoMemory: hundreds of clients announce the largest frame
 // that is allowed, and send little of it.
 func TestAnnouncedSizeTakesNoMemory(t *testing.T) {
+	enginetest.Each(t, testAnnouncedSizeTakesNoMemory)
+}
+
+func testAnnouncedSizeTakesNoMemory(t *testing.T) {
 	be := backend(t, 1, newEchoServer().serve)
 	f := start(t, requestsConfig(be))
 	before := heap()
@@ -188,6 +209,7 @@ func TestAnnouncedSizeTakesNoMemory(t *testing.T) {
 	}
 }
 
+// heap is Go's: what an engine has the kernel map does not show.
 func heap() int64 {
 	runtime.GC()
 	var m runtime.MemStats

@@ -9,10 +9,15 @@ import (
 	"time"
 
 	"forebay/balance"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/proxytest"
 )
 
 func TestClientThatLeavesInItsRequestCostsNoConnection(t *testing.T) {
+	enginetest.Each(t, testClientThatLeavesInItsRequestCostsNoConnection)
+}
+
+func testClientThatLeavesInItsRequestCostsNoConnection(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, requestsConfig(be))
 	f.warm(t, conns)
@@ -30,6 +35,10 @@ func TestClientThatLeavesInItsRequestCostsNoConnection(t *testing.T) {
 
 // A backend that has part of a request would take the next one for the rest of it.
 func TestClientThatLeavesALargeRequestTakesItsConnectionAlong(t *testing.T) {
+	enginetest.Each(t, testClientThatLeavesALargeRequestTakesItsConnectionAlong)
+}
+
+func testClientThatLeavesALargeRequestTakesItsConnectionAlong(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, requestsConfig(be))
 	c := f.dial(t)
@@ -52,6 +61,10 @@ func TestClientThatLeavesALargeRequestTakesItsConnectionAlong(t *testing.T) {
 // TestReplyToAClientThatLeftIsDropped: its connection serves on, and no one else
 // gets the reply.
 func TestReplyToAClientThatLeftIsDropped(t *testing.T) {
+	enginetest.Each(t, testReplyToAClientThatLeftIsDropped)
+}
+
+func testReplyToAClientThatLeftIsDropped(t *testing.T) {
 	tests := []struct {
 		name  string
 		abort bool
@@ -90,6 +103,10 @@ func TestReplyToAClientThatLeftIsDropped(t *testing.T) {
 }
 
 func TestHalfClosedClientGetsItsReplies(t *testing.T) {
+	enginetest.Each(t, testHalfClosedClientGetsItsReplies)
+}
+
+func testHalfClosedClientGetsItsReplies(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, requestsConfig(be))
 	c := f.dial(t)
@@ -110,6 +127,10 @@ func TestHalfClosedClientGetsItsReplies(t *testing.T) {
 // TestPipelinedRequestsAreAnsweredInOrder, one at a time: the backend gets the
 // second when the first is answered, over whichever connection.
 func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
+	enginetest.Each(t, testPipelinedRequestsAreAnsweredInOrder)
+}
+
+func testPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, requestsConfig(be))
 	c := f.dial(t)
@@ -148,6 +169,10 @@ func peek(c net.Conn) (bool, error) {
 // One slow call does not hold up what its own client sent before it, nor other
 // clients.
 func TestClientsDoNotWaitForEachOthersReplies(t *testing.T) {
+	enginetest.Each(t, testClientsDoNotWaitForEachOthersReplies)
+}
+
+func testClientsDoNotWaitForEachOthersReplies(t *testing.T) {
 	be, conns := puppets(t, 2)
 	f := start(t, requestsConfig(be))
 	slow, quick := f.dial(t), f.dial(t)
@@ -163,6 +188,10 @@ func TestClientsDoNotWaitForEachOthersReplies(t *testing.T) {
 }
 
 func TestFINAfterAOnewayCallIsNoAbort(t *testing.T) {
+	enginetest.Each(t, testFINAfterAOnewayCallIsNoAbort)
+}
+
+func testFINAfterAOnewayCallIsNoAbort(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, requestsConfig(be))
 	c := f.dial(t)
@@ -177,6 +206,10 @@ func TestFINAfterAOnewayCallIsNoAbort(t *testing.T) {
 }
 
 func TestRequestsAreCountedWhileTheirSessionLasts(t *testing.T) {
+	enginetest.Each(t, testRequestsAreCountedWhileTheirSessionLasts)
+}
+
+func testRequestsAreCountedWhileTheirSessionLasts(t *testing.T) {
 	f := start(t, requestsConfig(backend(t, 1, newEchoServer().serve)))
 	c := f.dial(t)
 	for i := range uint32(3) {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"forebay/proxy/enginetest"
 	"forebay/proxy/proxytest"
 )
 
@@ -56,6 +57,10 @@ func descriptorsOpen(t *testing.T) int {
 // served, over connections of which there are never more than there may be, and
 // none of which is closed meanwhile.
 func TestThousandsOfClientsShareThirtyTwoConnections(t *testing.T) {
+	enginetest.Each(t, testThousandsOfClientsShareThirtyTwoConnections)
+}
+
+func testThousandsOfClientsShareThirtyTwoConnections(t *testing.T) {
 	n, calls := 5000, 2
 	if testing.Short() {
 		n = 500

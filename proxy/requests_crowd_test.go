@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"forebay/proxy/enginetest"
 	"forebay/proxy/frame"
 	"forebay/proxy/proxytest"
 )
@@ -188,6 +189,10 @@ func (v *villain) follow(c net.Conn, most int) {
 // TestHostileBackendsMixUpNoClients: every client gets its own answers, or is told
 // that it gets none; no request runs twice; each misdeed costs one connection.
 func TestHostileBackendsMixUpNoClients(t *testing.T) {
+	enginetest.Each(t, testHostileBackendsMixUpNoClients)
+}
+
+func testHostileBackendsMixUpNoClients(t *testing.T) {
 	clients, calls := 200, 20
 	if testing.Short() {
 		calls = 5

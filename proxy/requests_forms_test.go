@@ -11,6 +11,7 @@ import (
 
 	"github.com/apache/thrift/lib/go/thrift"
 
+	"forebay/proxy/enginetest"
 	"forebay/proxy/frame"
 	"forebay/proxy/proxytest"
 )
@@ -102,6 +103,10 @@ func asThrift(c net.Conn, over func(thrift.TTransport) thrift.TProtocol) thrift.
 // TestEveryFormOfThriftSharesAConnection: clients of Apache's library, with ids of
 // every size, and an exception of the proxy's own.
 func TestEveryFormOfThriftSharesAConnection(t *testing.T) {
+	enginetest.Each(t, testEveryFormOfThriftSharesAConnection)
+}
+
+func testEveryFormOfThriftSharesAConnection(t *testing.T) {
 	for _, tt := range forms {
 		t.Run(tt.name, func(t *testing.T) {
 			be, conns := puppets(t, 1)

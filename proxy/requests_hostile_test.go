@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"forebay/balance"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/frame"
 	"forebay/proxy/proxytest"
 )
@@ -175,6 +176,10 @@ var tricks = []trick{
 // client gets its own answer or an exception and can go on, the fault is counted
 // once and by its name, and no request follows on the same connection.
 func TestConnectionIsNotReusedAfterAFault(t *testing.T) {
+	enginetest.Each(t, testConnectionIsNotReusedAfterAFault)
+}
+
+func testConnectionIsNotReusedAfterAFault(t *testing.T) {
 	for _, tt := range tricks {
 		for _, used := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, used %v", tt.name, used), func(t *testing.T) {
@@ -233,6 +238,10 @@ func (tt trick) run(t *testing.T, f *front, conns <-chan proxytest.Conn, server 
 // A reply of which the client has got a part cannot be taken back: nothing but a
 // reset tells it.
 func TestClientOfHalfALargeReplyIsReset(t *testing.T) {
+	enginetest.Each(t, testClientOfHalfALargeReplyIsReset)
+}
+
+func testClientOfHalfALargeReplyIsReset(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, requestsConfig(be))
 	c := f.dial(t)
@@ -249,6 +258,10 @@ func TestClientOfHalfALargeReplyIsReset(t *testing.T) {
 
 // One byte begins no message yet, and is one too many.
 func TestConnectionIsNotReusedAfterOneStrayByte(t *testing.T) {
+	enginetest.Each(t, testConnectionIsNotReusedAfterOneStrayByte)
+}
+
+func testConnectionIsNotReusedAfterOneStrayByte(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, requestsConfig(be))
 	c := f.dial(t)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"forebay/proxy/enginetest"
 	"forebay/proxy/frame"
 	"forebay/proxy/proxytest"
 )
@@ -45,6 +46,10 @@ func lengthConfig(t testing.TB, idWidth int, backends ...Backend) Config {
 }
 
 func TestLengthMessagesWithAnIDShareConnections(t *testing.T) {
+	enginetest.Each(t, testLengthMessagesWithAnIDShareConnections)
+}
+
+func testLengthMessagesWithAnIDShareConnections(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, lengthConfig(t, 4, be))
 	var server proxytest.Conn
@@ -72,6 +77,10 @@ func TestLengthMessagesWithAnIDShareConnections(t *testing.T) {
 
 // The protocol has no exceptions: only the end of its connection tells a client.
 func TestLengthReplyWithAnotherIDReachesNobody(t *testing.T) {
+	enginetest.Each(t, testLengthReplyWithAnotherIDReachesNobody)
+}
+
+func testLengthReplyWithAnotherIDReachesNobody(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, lengthConfig(t, 4, be))
 	c := f.dial(t)
@@ -86,6 +95,10 @@ func TestLengthReplyWithAnotherIDReachesNobody(t *testing.T) {
 }
 
 func TestLengthClientWithoutAConnectionIsClosed(t *testing.T) {
+	enginetest.Each(t, testLengthClientWithoutAConnectionIsClosed)
+}
+
+func testLengthClientWithoutAConnectionIsClosed(t *testing.T) {
 	be, _ := dead(t, 1)
 	f := start(t, lengthConfig(t, 4, be))
 	c := f.dial(t)
@@ -95,6 +108,10 @@ func TestLengthClientWithoutAConnectionIsClosed(t *testing.T) {
 }
 
 func TestLengthMessagesWithoutAnIDAreNotShared(t *testing.T) {
+	enginetest.Each(t, testLengthMessagesWithoutAnIDAreNotShared)
+}
+
+func testLengthMessagesWithoutAnIDAreNotShared(t *testing.T) {
 	be, conns := puppets(t, 2)
 	f := start(t, lengthConfig(t, 0, be))
 	for i := range 3 {
@@ -129,6 +146,10 @@ func TestLengthMessagesWithoutAnIDAreNotShared(t *testing.T) {
 
 // The operator has vouched for one reply to each request.
 func TestLengthMessagesWithoutAnIDAreSharedOnTrust(t *testing.T) {
+	enginetest.Each(t, testLengthMessagesWithoutAnIDAreSharedOnTrust)
+}
+
+func testLengthMessagesWithoutAnIDAreSharedOnTrust(t *testing.T) {
 	be, conns := puppets(t, 1)
 	cfg := lengthConfig(t, 0, be)
 	cfg.Requests.Trust = true

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"forebay/proxy/enginetest"
 	"forebay/proxy/proxytest"
 )
 
@@ -14,6 +15,10 @@ import (
 // connection whose time is up: its slot is free while the kernel still holds the
 // connection open for what the backend has not taken.
 func TestMaxHoldsWhereOnewayCallsLieInTheKernel(t *testing.T) {
+	enginetest.Each(t, testMaxHoldsWhereOnewayCallsLieInTheKernel)
+}
+
+func testMaxHoldsWhereOnewayCallsLieInTheKernel(t *testing.T) {
 	c := &census{max: 1, conns: map[net.Conn]bool{}}
 	release := make(chan struct{})
 	be := backend(t, 1, func(conn proxytest.Conn) {

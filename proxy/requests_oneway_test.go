@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"forebay/balance"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/frame"
 	"forebay/proxy/proxytest"
 )
@@ -14,6 +15,10 @@ import (
 // TestConnectionIsNotSharedInTheQuarantine: after a oneway call it is its client's
 // for a time, who may use it at once.
 func TestConnectionIsNotSharedInTheQuarantine(t *testing.T) {
+	enginetest.Each(t, testConnectionIsNotSharedInTheQuarantine)
+}
+
+func testConnectionIsNotSharedInTheQuarantine(t *testing.T) {
 	be, conns := puppets(t, 2)
 	cfg := requestsConfig(be)
 	cfg.Requests.Quarantine = time.Minute
@@ -33,6 +38,10 @@ func TestConnectionIsNotSharedInTheQuarantine(t *testing.T) {
 // An answer to a oneway call that comes after the quarantine finds nobody who would
 // take it for its own, whatever ids the clients use.
 func TestLateAnswerToAOnewayCallReachesNobody(t *testing.T) {
+	enginetest.Each(t, testLateAnswerToAOnewayCallReachesNobody)
+}
+
+func testLateAnswerToAOnewayCallReachesNobody(t *testing.T) {
 	be, conns := puppets(t, 1)
 	cfg := requestsConfig(be)
 	cfg.Requests.Quarantine = 0
@@ -54,6 +63,10 @@ func TestLateAnswerToAOnewayCallReachesNobody(t *testing.T) {
 }
 
 func TestOnewayIsNeverSentTwice(t *testing.T) {
+	enginetest.Each(t, testOnewayIsNeverSentTwice)
+}
+
+func testOnewayIsNeverSentTwice(t *testing.T) {
 	for _, end := range []func(testing.TB, net.Conn){
 		func(_ testing.TB, server net.Conn) { server.Close() },
 		func(t testing.TB, server net.Conn) { reset(t, server) },
@@ -81,6 +94,10 @@ func TestOnewayIsNeverSentTwice(t *testing.T) {
 // Go's clients type their oneway calls as calls, which are never answered. Nobody waits
 // for the reply timeout, or is told of an error.
 func TestOnewayCallsOfGoClientsAreLearned(t *testing.T) {
+	enginetest.Each(t, testOnewayCallsOfGoClientsAreLearned)
+}
+
+func testOnewayCallsOfGoClientsAreLearned(t *testing.T) {
 	e := newEchoServer() // which does not answer "fire"
 	cfg := requestsConfig(backend(t, 4, e.serve))
 	cfg.Requests.LearnOneway = true
@@ -129,6 +146,10 @@ func TestOnewayCallsOfGoClientsAreLearned(t *testing.T) {
 
 // Without --learn-oneway the operator has to list such a method.
 func TestListedMethodHasNoReply(t *testing.T) {
+	enginetest.Each(t, testListedMethodHasNoReply)
+}
+
+func testListedMethodHasNoReply(t *testing.T) {
 	be, conns := puppets(t, 1)
 	cfg := requestsConfig(be)
 	cfg.Requests.Oneway = []string{"fire"}
@@ -153,6 +174,10 @@ func TestListedMethodHasNoReply(t *testing.T) {
 // proxy that the two-way method "slow" is oneway, by leaving before the answer comes;
 // then another client's call of it is forgotten: it gets neither answer nor exception.
 func TestOneClientCannotTeachThatATwoWayMethodIsOneway(t *testing.T) {
+	enginetest.Each(t, testOneClientCannotTeachThatATwoWayMethodIsOneway)
+}
+
+func testOneClientCannotTeachThatATwoWayMethodIsOneway(t *testing.T) {
 	be := backend(t, 8, func(c proxytest.Conn) {
 		for {
 			m, err := readMessage(c)

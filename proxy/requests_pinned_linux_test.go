@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"forebay/proxy/enginetest"
 	"forebay/proxy/frame"
 	"forebay/proxy/proxytest"
 )
@@ -18,6 +19,10 @@ import (
 // A connection that another client has used may come into the idle set behind the dial
 // for a pinned one, and owe that client an answer.
 func TestPinnedClientGetsNobodysBytes(t *testing.T) {
+	enginetest.Each(t, testPinnedClientGetsNobodysBytes)
+}
+
+func testPinnedClientGetsNobodysBytes(t *testing.T) {
 	var leaks, pinned atomic.Int64
 	be := backend(t, 6, func(c proxytest.Conn) {
 		var mu sync.Mutex

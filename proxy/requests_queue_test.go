@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"forebay/balance"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/frame"
 	"forebay/proxy/proxytest"
 )
@@ -14,6 +15,10 @@ import (
 // the queue. The second one of a client that has just been served is behind those
 // of all who have come meanwhile.
 func TestRequestsAreServedInTheOrderOfTheirArrival(t *testing.T) {
+	enginetest.Each(t, testRequestsAreServedInTheOrderOfTheirArrival)
+}
+
+func testRequestsAreServedInTheOrderOfTheirArrival(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, requestsConfig(be))
 	first := f.dial(t)
@@ -45,6 +50,10 @@ func TestRequestsAreServedInTheOrderOfTheirArrival(t *testing.T) {
 }
 
 func TestClientThatLeavesTheQueueTakesItsRequestAlong(t *testing.T) {
+	enginetest.Each(t, testClientThatLeavesTheQueueTakesItsRequestAlong)
+}
+
+func testClientThatLeavesTheQueueTakesItsRequestAlong(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, requestsConfig(be))
 	first, second, third := f.dial(t), f.dial(t), f.dial(t)
@@ -67,6 +76,10 @@ func TestClientThatLeavesTheQueueTakesItsRequestAlong(t *testing.T) {
 // exception that says why, and the client can go on at once. A oneway call gets
 // nothing, as ever.
 func TestClientWithoutAConnectionIsToldAndGoesOn(t *testing.T) {
+	enginetest.Each(t, testClientWithoutAConnectionIsToldAndGoesOn)
+}
+
+func testClientWithoutAConnectionIsToldAndGoesOn(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(cfg *Config)
@@ -108,6 +121,10 @@ func TestClientWithoutAConnectionIsToldAndGoesOn(t *testing.T) {
 }
 
 func TestClientIsToldWhenAllBackendsAreDown(t *testing.T) {
+	enginetest.Each(t, testClientIsToldWhenAllBackendsAreDown)
+}
+
+func testClientIsToldWhenAllBackendsAreDown(t *testing.T) {
 	be, open := dead(t, 2)
 	f := start(t, requestsConfig(be))
 	c := f.dial(t)
@@ -123,6 +140,10 @@ func TestClientIsToldWhenAllBackendsAreDown(t *testing.T) {
 
 // A large request that gets no connection is read to its end, and then refused.
 func TestLargeRequestIsRefusedAtItsEnd(t *testing.T) {
+	enginetest.Each(t, testLargeRequestIsRefusedAtItsEnd)
+}
+
+func testLargeRequestIsRefusedAtItsEnd(t *testing.T) {
 	be, _ := dead(t, 2)
 	f := start(t, requestsConfig(be))
 	c, m := f.dial(t), call(1, large)

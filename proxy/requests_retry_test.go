@@ -6,11 +6,16 @@ import (
 	"testing"
 	"time"
 
+	"forebay/proxy/enginetest"
 	"forebay/proxy/frame"
 	"forebay/proxy/proxytest"
 )
 
 func TestFailedDialGoesToTheOtherBackend(t *testing.T) {
+	enginetest.Each(t, testFailedDialGoesToTheOtherBackend)
+}
+
+func testFailedDialGoesToTheOtherBackend(t *testing.T) {
 	down, _ := dead(t, 2)
 	e := newEchoServer()
 	f := start(t, requestsConfig(down, backend(t, 2, e.serve)))
@@ -30,6 +35,10 @@ func TestFailedDialGoesToTheOtherBackend(t *testing.T) {
 // TestRequestThatMayHaveRunIsNotSentAgain: the backend has read the request when
 // its connection ends. The client is told, and can go on.
 func TestRequestThatMayHaveRunIsNotSentAgain(t *testing.T) {
+	enginetest.Each(t, testRequestThatMayHaveRunIsNotSentAgain)
+}
+
+func testRequestThatMayHaveRunIsNotSentAgain(t *testing.T) {
 	ends := []struct {
 		name string
 		end  func(t *testing.T, server net.Conn, got message)
@@ -99,6 +108,10 @@ func TestRequestThatMayHaveRunIsNotSentAgain(t *testing.T) {
 }
 
 func TestIdempotentRequestIsAnsweredBySecondConnection(t *testing.T) {
+	enginetest.Each(t, testIdempotentRequestIsAnsweredBySecondConnection)
+}
+
+func testIdempotentRequestIsAnsweredBySecondConnection(t *testing.T) {
 	be, conns := puppets(t, 1)
 	cfg := requestsConfig(be)
 	cfg.Requests.Idempotent = []string{"echo"}
@@ -126,6 +139,10 @@ func TestIdempotentRequestIsAnsweredBySecondConnection(t *testing.T) {
 // A timeout is never a reason to send a request again, and what comes too late
 // reaches nobody.
 func TestTimeoutIsNotRetried(t *testing.T) {
+	enginetest.Each(t, testTimeoutIsNotRetried)
+}
+
+func testTimeoutIsNotRetried(t *testing.T) {
 	be, conns := puppets(t, 1)
 	cfg := requestsConfig(be)
 	cfg.Requests.Idempotent = []string{"echo"}

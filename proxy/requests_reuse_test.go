@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"forebay/balance"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/exchange"
 	"forebay/proxy/frame"
 	"forebay/proxy/proxytest"
@@ -47,6 +48,10 @@ func TestConnectionIsReusableOnlyWhereEveryConditionHolds(t *testing.T) {
 // on which all is well but for one thing. TestConnectionIsNotReusedAfterAFault has
 // the faults.
 func TestConnectionIsDiscardedWhereOneConditionFails(t *testing.T) {
+	enginetest.Each(t, testConnectionIsDiscardedWhereOneConditionFails)
+}
+
+func testConnectionIsDiscardedWhereOneConditionFails(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(cfg *Config)
@@ -112,6 +117,10 @@ func TestConnectionIsDiscardedWhereOneConditionFails(t *testing.T) {
 // A backend that went down while a connection was leased, and is up again, is
 // another one as far as that connection is concerned.
 func TestConnectionOfABackendThatWentDownIsDiscarded(t *testing.T) {
+	enginetest.Each(t, testConnectionOfABackendThatWentDownIsDiscarded)
+}
+
+func testConnectionOfABackendThatWentDownIsDiscarded(t *testing.T) {
 	be, open := dead(t, 2)
 	conns := make(chan proxytest.Conn, 10)
 	ended := t.Context().Done()
@@ -142,6 +151,10 @@ func TestConnectionOfABackendThatWentDownIsDiscarded(t *testing.T) {
 // TestCallsOfManyClientsShareFewConnections: every client gets its own answers, with
 // its own sequence ids, which are those of all the others.
 func TestCallsOfManyClientsShareFewConnections(t *testing.T) {
+	enginetest.Each(t, testCallsOfManyClientsShareFewConnections)
+}
+
+func testCallsOfManyClientsShareFewConnections(t *testing.T) {
 	one, two := newEchoServer(), newEchoServer()
 	f := start(t, requestsConfig(backend(t, 4, one.serve), backend(t, 4, two.serve)))
 	const clients, calls = 100, 20
@@ -179,6 +192,10 @@ func TestCallsOfManyClientsShareFewConnections(t *testing.T) {
 }
 
 func TestLeaseOfOneRequestGoesToTheNextClient(t *testing.T) {
+	enginetest.Each(t, testLeaseOfOneRequestGoesToTheNextClient)
+}
+
+func testLeaseOfOneRequestGoesToTheNextClient(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, requestsConfig(be))
 	first, second := f.dial(t), f.dial(t)
@@ -203,6 +220,10 @@ func TestLeaseOfOneRequestGoesToTheNextClient(t *testing.T) {
 // TestClientWithoutARequestHoldsNoConnection: one that sends nothing, or only a
 // part of a request, costs its backend nothing.
 func TestClientWithoutARequestHoldsNoConnection(t *testing.T) {
+	enginetest.Each(t, testClientWithoutARequestHoldsNoConnection)
+}
+
+func testClientWithoutARequestHoldsNoConnection(t *testing.T) {
 	e := newEchoServer()
 	f := start(t, requestsConfig(backend(t, 1, e.serve)))
 	silent, slow := f.dial(t), f.dial(t)
@@ -222,6 +243,10 @@ func TestClientWithoutARequestHoldsNoConnection(t *testing.T) {
 // TestSlowReaderHoldsNoLeaseWithinTheReplyBuffer has a client not read its reply.
 // With one connection in all, others can only be served once its lease is over.
 func TestSlowReaderHoldsNoLeaseWithinTheReplyBuffer(t *testing.T) {
+	enginetest.Each(t, testSlowReaderHoldsNoLeaseWithinTheReplyBuffer)
+}
+
+func testSlowReaderHoldsNoLeaseWithinTheReplyBuffer(t *testing.T) {
 	const huge = 12 << 20 // more than the kernel takes
 	tests := []struct {
 		name           string
@@ -280,6 +305,10 @@ func TestSlowReaderHoldsNoLeaseWithinTheReplyBuffer(t *testing.T) {
 
 // A client that goes while the proxy holds a reply for it takes the memory along.
 func TestReplyHeldForAClientThatLeavesIsForgotten(t *testing.T) {
+	enginetest.Each(t, testReplyHeldForAClientThatLeavesIsForgotten)
+}
+
+func testReplyHeldForAClientThatLeavesIsForgotten(t *testing.T) {
 	be, conns := puppets(t, 1)
 	cfg := requestsConfig(be)
 	cfg.Requests.ReplyBuffer = 16 << 20
@@ -301,6 +330,10 @@ func TestReplyHeldForAClientThatLeavesIsForgotten(t *testing.T) {
 // TestStrayBytesAreSaid: what a backend sends while nobody has asked is counted and
 // logged, with its first bytes, and the connection serves nobody.
 func TestStrayBytesAreSaid(t *testing.T) {
+	enginetest.Each(t, testStrayBytesAreSaid)
+}
+
+func testStrayBytesAreSaid(t *testing.T) {
 	tests := []struct {
 		name    string
 		minIdle int
@@ -340,6 +373,10 @@ func TestStrayBytesAreSaid(t *testing.T) {
 
 // A storm of stray bytes is summed, not said byte by byte.
 func TestFurtherStrayBytesAreSummed(t *testing.T) {
+	enginetest.Each(t, testFurtherStrayBytesAreSummed)
+}
+
+func testFurtherStrayBytesAreSummed(t *testing.T) {
 	be := backend(t, 4, func(c proxytest.Conn) {
 		if m, err := readMessage(c); err == nil {
 			b := m.reply(m.text).bytes()

@@ -5,12 +5,17 @@ import (
 	"testing"
 
 	"forebay/balance"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/proxytest"
 )
 
 // TestSessionKeepsItsLease from its first request to its end, and leaves a clean
 // connection to the next.
 func TestSessionKeepsItsLease(t *testing.T) {
+	enginetest.Each(t, testSessionKeepsItsLease)
+}
+
+func testSessionKeepsItsLease(t *testing.T) {
 	be, conns := puppets(t, 1)
 	cfg := requestsConfig(be)
 	cfg.Requests.Session = true
@@ -43,6 +48,10 @@ func TestSessionKeepsItsLease(t *testing.T) {
 // TestSessionEndsWithItsConnection: what the backend kept of the client is gone, so
 // that another connection would not do.
 func TestSessionEndsWithItsConnection(t *testing.T) {
+	enginetest.Each(t, testSessionEndsWithItsConnection)
+}
+
+func testSessionEndsWithItsConnection(t *testing.T) {
 	be, conns := puppets(t, 1)
 	cfg := requestsConfig(be)
 	cfg.Requests.Session = true
@@ -58,6 +67,10 @@ func TestSessionEndsWithItsConnection(t *testing.T) {
 
 // TestSessionLeavesNoUncleanConnection: its client goes while a reply is out.
 func TestSessionLeavesNoUncleanConnection(t *testing.T) {
+	enginetest.Each(t, testSessionLeavesNoUncleanConnection)
+}
+
+func testSessionLeavesNoUncleanConnection(t *testing.T) {
 	be, conns := puppets(t, 1)
 	cfg := requestsConfig(be)
 	cfg.Requests.Session = true
@@ -92,6 +105,10 @@ var strangers = []struct {
 // TestStrangerHasAConnectionOfItsOwn that nobody has used or will, and gets all its
 // bytes through, the first ones too.
 func TestStrangerHasAConnectionOfItsOwn(t *testing.T) {
+	enginetest.Each(t, testStrangerHasAConnectionOfItsOwn)
+}
+
+func testStrangerHasAConnectionOfItsOwn(t *testing.T) {
 	for _, tt := range strangers {
 		for _, session := range []bool{true, false} {
 			if !session && !tt.json {
@@ -131,6 +148,10 @@ func TestStrangerHasAConnectionOfItsOwn(t *testing.T) {
 
 // A stranger takes its place in the queue as everyone does, with its first bytes.
 func TestStrangerWaitsInTheQueue(t *testing.T) {
+	enginetest.Each(t, testStrangerWaitsInTheQueue)
+}
+
+func testStrangerWaitsInTheQueue(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, requestsConfig(be))
 	holder, c := f.dial(t), f.dial(t)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"forebay/balance"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/frame"
 	"forebay/proxy/proxytest"
 )
@@ -34,6 +35,10 @@ func wantDrained(t *testing.T, f *front, done <-chan error, sessions int64) {
 }
 
 func TestDrainEndsSessionsBetweenTwoRequests(t *testing.T) {
+	enginetest.Each(t, testDrainEndsSessionsBetweenTwoRequests)
+}
+
+func testDrainEndsSessionsBetweenTwoRequests(t *testing.T) {
 	for _, session := range []bool{false, true} {
 		t.Run(fmt.Sprint("session ", session), func(t *testing.T) {
 			e := newEchoServer()
@@ -52,6 +57,10 @@ func TestDrainEndsSessionsBetweenTwoRequests(t *testing.T) {
 }
 
 func TestDrainDeliversTheReplyThatIsOut(t *testing.T) {
+	enginetest.Each(t, testDrainDeliversTheReplyThatIsOut)
+}
+
+func testDrainDeliversTheReplyThatIsOut(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, requestsConfig(be))
 	c, m := f.dial(t), call(1, "out")
@@ -68,6 +77,10 @@ func TestDrainDeliversTheReplyThatIsOut(t *testing.T) {
 
 // A request that has arrived in part is read, and refused as one that comes now.
 func TestDrainRefusesWhatHasNoConnection(t *testing.T) {
+	enginetest.Each(t, testDrainRefusesWhatHasNoConnection)
+}
+
+func testDrainRefusesWhatHasNoConnection(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, requestsConfig(be))
 	holder, queued := f.dial(t), f.dial(t)
@@ -88,6 +101,10 @@ func TestDrainRefusesWhatHasNoConnection(t *testing.T) {
 // The quarantine of a oneway call is waited for, not its connection thrown away
 // with a request that has just been written.
 func TestDrainLetsAOnewayCallArrive(t *testing.T) {
+	enginetest.Each(t, testDrainLetsAOnewayCallArrive)
+}
+
+func testDrainLetsAOnewayCallArrive(t *testing.T) {
 	be, conns := puppets(t, 1)
 	cfg := requestsConfig(be)
 	cfg.Requests.Quarantine = 50 * time.Millisecond
@@ -102,6 +119,10 @@ func TestDrainLetsAOnewayCallArrive(t *testing.T) {
 }
 
 func TestDrainTimeoutCutsWhatIsOut(t *testing.T) {
+	enginetest.Each(t, testDrainTimeoutCutsWhatIsOut)
+}
+
+func testDrainTimeoutCutsWhatIsOut(t *testing.T) {
 	be, conns := puppets(t, 1)
 	cfg := requestsConfig(be)
 	f := start(t, cfg)
@@ -123,6 +144,10 @@ func TestDrainTimeoutCutsWhatIsOut(t *testing.T) {
 
 // A slow reader of a reply that is held for it has the drain wait, and is cut.
 func TestDrainTimeoutCutsASlowReader(t *testing.T) {
+	enginetest.Each(t, testDrainTimeoutCutsASlowReader)
+}
+
+func testDrainTimeoutCutsASlowReader(t *testing.T) {
 	be, conns := puppets(t, 1)
 	cfg := requestsConfig(be)
 	cfg.Requests.ReplyBuffer = 16 << 20
@@ -144,6 +169,10 @@ func TestDrainTimeoutCutsASlowReader(t *testing.T) {
 // shuts down. Each answer is its client's own; what is lost shows at the end (see
 // settled).
 func TestShutdownRacesWithRequests(t *testing.T) {
+	enginetest.Each(t, testShutdownRacesWithRequests)
+}
+
+func testShutdownRacesWithRequests(t *testing.T) {
 	for i := range 20 {
 		down, _ := dead(t, 2)
 		cfg := requestsConfig(backend(t, 1, newEchoServer().serve), backend(t, 2, newEchoServer().serve), down)

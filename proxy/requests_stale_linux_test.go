@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"forebay/proxy/engine"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/frame"
 	"forebay/proxy/proxytest"
 )
@@ -32,6 +33,10 @@ func (r *remembering) Dial(ctx context.Context, network, addr string) (engine.Co
 // TestConnectionFoundDeadAtTheLeaseCostsNothing: what is wrong with an idle
 // connection shows before the request is sent.
 func TestConnectionFoundDeadAtTheLeaseCostsNothing(t *testing.T) {
+	enginetest.Each(t, testConnectionFoundDeadAtTheLeaseCostsNothing)
+}
+
+func testConnectionFoundDeadAtTheLeaseCostsNothing(t *testing.T) {
 	tests := []struct {
 		name  string
 		spoil func(t *testing.T, server proxytest.Conn)
@@ -46,7 +51,7 @@ func TestConnectionFoundDeadAtTheLeaseCostsNothing(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			be, conns := puppets(t, 1)
 			cfg := requestsConfig(be)
-			eng := &remembering{Engine: engine.NewNet(engine.Config{}), adopted: make(chan engine.Conn, 10)}
+			eng := &remembering{Engine: enginetest.New(t), adopted: make(chan engine.Conn, 10)}
 			cfg.Engine = eng
 			f := start(t, cfg)
 			c := f.dial(t)
@@ -85,16 +90,23 @@ type interposedMachine struct {
 	*interposed
 }
 
+// Lease has what is interposed wait in a goroutine of its own.
 func (m *interposedMachine) Lease(leased func()) {
 	m.Machine.Lease(func() {
-		m.leased()
-		leased()
+		go func() {
+			m.leased()
+			leased()
+		}()
 	})
 }
 
 // TestRequestThatReachedNobodyIsSentAgain: the connection ends between its lease
 // and the request.
 func TestRequestThatReachedNobodyIsSentAgain(t *testing.T) {
+	enginetest.Each(t, testRequestThatReachedNobodyIsSentAgain)
+}
+
+func testRequestThatReachedNobodyIsSentAgain(t *testing.T) {
 	ends := map[string]func(testing.TB, net.Conn){
 		"closed": func(_ testing.TB, server net.Conn) { server.Close() },
 		"reset":  func(t testing.TB, server net.Conn) { reset(t, server) },
@@ -106,7 +118,7 @@ func TestRequestThatReachedNobodyIsSentAgain(t *testing.T) {
 					be, conns := puppets(t, 1)
 					cfg := requestsConfig(be)
 					cfg.Requests.Quarantine = time.Minute // after it nobody asks what became of a oneway call
-					remember := &remembering{Engine: engine.NewNet(engine.Config{}), adopted: make(chan engine.Conn, 10)}
+					remember := &remembering{Engine: enginetest.New(t), adopted: make(chan engine.Conn, 10)}
 					reached, proceed := make(chan struct{}), make(chan struct{})
 					var armed atomic.Bool
 					cfg.Engine = &interposed{Engine: remember, leased: func() {
@@ -155,10 +167,14 @@ func TestRequestThatReachedNobodyIsSentAgain(t *testing.T) {
 // A backend that ends each connection before a request reaches it gets so many
 // tries, and then the client is told.
 func TestRequestIsNotSentAgainForever(t *testing.T) {
+	enginetest.Each(t, testRequestIsNotSentAgainForever)
+}
+
+func testRequestIsNotSentAgainForever(t *testing.T) {
 	var accepted atomic.Int64
 	be := backend(t, 1, func(proxytest.Conn) { accepted.Add(1) })
 	cfg := requestsConfig(be)
-	remember := &remembering{Engine: engine.NewNet(engine.Config{}), adopted: make(chan engine.Conn, 100)}
+	remember := &remembering{Engine: enginetest.New(t), adopted: make(chan engine.Conn, 100)}
 	cfg.Engine = &interposed{Engine: remember, leased: func() {
 		for conn := <-remember.adopted; ; {
 			if _, end := conn.Peek(); end != nil {
@@ -261,6 +277,10 @@ func (h *hastyServer) serve(conn proxytest.Conn) {
 // not read; and of one that went out right behind a oneway call of the same client,
 // on the same lease, where the acknowledgement of the first says nothing of it.
 func TestConnectionThatItsBackendClosedCostsNoRequestAnything(t *testing.T) {
+	enginetest.Each(t, testConnectionThatItsBackendClosedCostsNoRequestAnything)
+}
+
+func testConnectionThatItsBackendClosedCostsNoRequestAnything(t *testing.T) {
 	calls := 100
 	if testing.Short() {
 		calls = 20
@@ -268,8 +288,8 @@ func TestConnectionThatItsBackendClosedCostsNoRequestAnything(t *testing.T) {
 	h := &hastyServer{echoServer: newEchoServer(), conns: map[*hastyConn]bool{}, lost: map[string]bool{}}
 	cfg := requestsConfig(backend(t, 16, h.serve))
 	cfg.Requests.Quarantine = 0
-	cfg.Engine = &interposed{Engine: engine.NewNet(engine.Config{}), leased: func() {
-		if rand.IntN(4) == 0 {
+	cfg.Engine = &interposed{Engine: enginetest.New(t), leased: func() {
+		if rand.IntN(40) == 0 { // few enough for no request to meet eight in a row
 			h.hurry()
 		}
 	}}
@@ -329,10 +349,14 @@ func TestConnectionThatItsBackendClosedCostsNoRequestAnything(t *testing.T) {
 // A lease that a request has got when shutdown begins is its own, though its
 // backend had ended that connection.
 func TestRequestThatMeetsAStaleConnectionWhileDrainingIsAnswered(t *testing.T) {
+	enginetest.Each(t, testRequestThatMeetsAStaleConnectionWhileDrainingIsAnswered)
+}
+
+func testRequestThatMeetsAStaleConnectionWhileDrainingIsAnswered(t *testing.T) {
 	be, conns := puppets(t, 1)
 	cfg := requestsConfig(be)
 	reached, proceed := make(chan struct{}, 10), make(chan struct{})
-	cfg.Engine = &interposed{Engine: engine.NewNet(engine.Config{}), leased: func() { reached <- struct{}{}; <-proceed }}
+	cfg.Engine = &interposed{Engine: enginetest.New(t), leased: func() { reached <- struct{}{}; <-proceed }}
 	f := start(t, cfg)
 	c, m := f.dial(t), call(1, "once")
 	send(t, c, m)

@@ -6,16 +6,21 @@ import (
 	"time"
 
 	"forebay/proxy/engine"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/proxytest"
 )
 
 // A client's request meets a stale connection and is then refused (acquire timeout).
 // Its later requests must queue like anybody's.
 func TestLaterRequestsDoNotOvertakeAfterARefusedRetry(t *testing.T) {
+	enginetest.Each(t, testLaterRequestsDoNotOvertakeAfterARefusedRetry)
+}
+
+func testLaterRequestsDoNotOvertakeAfterARefusedRetry(t *testing.T) {
 	be, conns := puppets(t, 1)
 	cfg := requestsConfig(be)
 	cfg.AcquireTimeout = 300 * time.Millisecond
-	remember := &remembering{Engine: engine.NewNet(engine.Config{}), adopted: make(chan engine.Conn, 10)}
+	remember := &remembering{Engine: enginetest.New(t), adopted: make(chan engine.Conn, 10)}
 	reached, proceed := make(chan struct{}), make(chan struct{})
 	var armed atomic.Bool
 	cfg.Engine = &interposed{Engine: remember, leased: func() {

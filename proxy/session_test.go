@@ -16,10 +16,15 @@ import (
 
 	"forebay/balance"
 	"forebay/proxy/engine"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/proxytest"
 )
 
 func TestBytesGoBothWaysOverEveryNetwork(t *testing.T) {
+	enginetest.Each(t, testBytesGoBothWaysOverEveryNetwork)
+}
+
+func testBytesGoBothWaysOverEveryNetwork(t *testing.T) {
 	for _, backendNetwork := range []string{"tcp", "tcp6", "unix"} {
 		for _, network := range []string{"tcp", "unix"} {
 			t.Run(network+" to "+backendNetwork, func(t *testing.T) {
@@ -53,6 +58,10 @@ func (f *front) occupy(t *testing.T) proxytest.Conn {
 }
 
 func TestHalfClosedClientKeepsItsPlaceInTheQueue(t *testing.T) {
+	enginetest.Each(t, testHalfClosedClientKeepsItsPlaceInTheQueue)
+}
+
+func testHalfClosedClientKeepsItsPlaceInTheQueue(t *testing.T) {
 	f := start(t, config(backend(t, 1, echo)))
 	first := f.occupy(t)
 	second := f.dial(t)
@@ -69,8 +78,12 @@ func TestHalfClosedClientKeepsItsPlaceInTheQueue(t *testing.T) {
 }
 
 func TestHalfClosedClientIsServedAfterItsDial(t *testing.T) {
+	enginetest.Each(t, testHalfClosedClientIsServedAfterItsDial)
+}
+
+func testHalfClosedClientIsServedAfterItsDial(t *testing.T) {
 	cfg := config(backend(t, 1, echo))
-	g := newGated()
+	g := newGated(t)
 	cfg.Engine = g
 	f := start(t, cfg)
 	c := f.dial(t)
@@ -98,6 +111,10 @@ var departures = []struct {
 }
 
 func TestClientThatLeavesTheQueueMakesRoomForTheNext(t *testing.T) {
+	enginetest.Each(t, testClientThatLeavesTheQueueMakesRoomForTheNext)
+}
+
+func testClientThatLeavesTheQueueMakesRoomForTheNext(t *testing.T) {
 	for _, tt := range departures {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := config(backend(t, 1, echo))
@@ -119,12 +136,16 @@ func TestClientThatLeavesTheQueueMakesRoomForTheNext(t *testing.T) {
 }
 
 func TestClientThatLeavesDuringItsDialLeavesTheConnectionToTheNext(t *testing.T) {
+	enginetest.Each(t, testClientThatLeavesDuringItsDialLeavesTheConnectionToTheNext)
+}
+
+func testClientThatLeavesDuringItsDialLeavesTheConnectionToTheNext(t *testing.T) {
 	for _, tt := range departures {
 		t.Run(tt.name, func(t *testing.T) {
 			be, conns := puppets(t, 1)
 			cfg := config(be)
 			cfg.AbortOnFIN = tt.abortOnFIN
-			g := newGated()
+			g := newGated(t)
 			cfg.Engine = g
 			f := start(t, cfg)
 			first := f.dial(t)
@@ -145,6 +166,10 @@ func TestClientThatLeavesDuringItsDialLeavesTheConnectionToTheNext(t *testing.T)
 }
 
 func TestFirstByteWaitHoldsNoLease(t *testing.T) {
+	enginetest.Each(t, testFirstByteWaitHoldsNoLease)
+}
+
+func testFirstByteWaitHoldsNoLease(t *testing.T) {
 	for _, tt := range departures {
 		if tt.sends {
 			continue // and is served as soon as it has
@@ -173,6 +198,10 @@ func TestFirstByteWaitHoldsNoLease(t *testing.T) {
 }
 
 func TestFirstByteWaitEndsWithItsTimeForServersThatSpeakFirst(t *testing.T) {
+	enginetest.Each(t, testFirstByteWaitEndsWithItsTimeForServersThatSpeakFirst)
+}
+
+func testFirstByteWaitEndsWithItsTimeForServersThatSpeakFirst(t *testing.T) {
 	be := backend(t, 1, func(c proxytest.Conn) { io.WriteString(c, "hello") })
 	cfg := config(be)
 	cfg.FirstByteWait = 10 * time.Millisecond
@@ -183,6 +212,10 @@ func TestFirstByteWaitEndsWithItsTimeForServersThatSpeakFirst(t *testing.T) {
 // TestClientThatLeavesAsItsTurnComesGivesItsConnectionBack has the client's end
 // be seen at the last possible moment: its dial has succeeded.
 func TestClientThatLeavesAsItsTurnComesGivesItsConnectionBack(t *testing.T) {
+	enginetest.Each(t, testClientThatLeavesAsItsTurnComesGivesItsConnectionBack)
+}
+
+func testClientThatLeavesAsItsTurnComesGivesItsConnectionBack(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, config(be))
 	s := &session{srv: f.Server, id: 1, client: leavingConn{}}
@@ -206,6 +239,10 @@ func (leavingConn) Watch(f func(bool, error) bool) (stop func()) {
 }
 
 func TestResetIsRelayedBothWays(t *testing.T) {
+	enginetest.Each(t, testResetIsRelayedBothWays)
+}
+
+func testResetIsRelayedBothWays(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, config(be))
 
@@ -234,6 +271,10 @@ func TestResetIsRelayedBothWays(t *testing.T) {
 
 // TestLogLineOfEachEnd plays a session to each of its ends.
 func TestLogLineOfEachEnd(t *testing.T) {
+	enginetest.Each(t, testLogLineOfEachEnd)
+}
+
+func testLogLineOfEachEnd(t *testing.T) {
 	tests := []struct {
 		reason     Reason
 		level      string
@@ -276,7 +317,7 @@ func TestLogLineOfEachEnd(t *testing.T) {
 		{reason: LocalFault, level: "info", err: true, noBackend: true,
 			change: func(cfg *Config) {
 				cfg.AcquireTimeout = 50 * time.Millisecond
-				cfg.Engine = poorEngine{engine.NewNet(engine.Config{})}
+				cfg.Engine = poorEngine{enginetest.New(t)}
 			},
 			play: func(t *testing.T, f *front, c proxytest.Conn) {
 				wantClosed(t, c)
@@ -381,6 +422,10 @@ func checkLine(t *testing.T, line, want map[string]any, err bool) {
 }
 
 func TestWaitIsInTheLogAndInTheStats(t *testing.T) {
+	enginetest.Each(t, testWaitIsInTheLogAndInTheStats)
+}
+
+func testWaitIsInTheLogAndInTheStats(t *testing.T) {
 	f := start(t, config(backend(t, 1, echo)))
 	first := f.occupy(t)
 	second := f.dial(t)
@@ -409,6 +454,10 @@ func TestWaitIsInTheLogAndInTheStats(t *testing.T) {
 // TestAcquireTimeoutRacesWithGrants has the time of many sessions pass as slots
 // are granted to them. What is lost shows at the end: see settled.
 func TestAcquireTimeoutRacesWithGrants(t *testing.T) {
+	enginetest.Each(t, testAcquireTimeoutRacesWithGrants)
+}
+
+func testAcquireTimeoutRacesWithGrants(t *testing.T) {
 	for _, timeout := range []time.Duration{time.Millisecond, 5 * time.Millisecond} {
 		cfg := config(backend(t, 1, echo), backend(t, 2, echo))
 		cfg.AcquireTimeout = timeout
@@ -447,6 +496,10 @@ func served(addr string) bool {
 }
 
 func TestRefusedClientHasNotWaited(t *testing.T) {
+	enginetest.Each(t, testRefusedClientHasNotWaited)
+}
+
+func testRefusedClientHasNotWaited(t *testing.T) {
 	cfg := config(backend(t, 1, echo))
 	cfg.Queue = 0
 	f := start(t, cfg)
@@ -459,6 +512,10 @@ func TestRefusedClientHasNotWaited(t *testing.T) {
 }
 
 func TestMaxClientsLeavesTheRestInTheBacklog(t *testing.T) {
+	enginetest.Each(t, testMaxClientsLeavesTheRestInTheBacklog)
+}
+
+func testMaxClientsLeavesTheRestInTheBacklog(t *testing.T) {
 	cfg := config(backend(t, 10, echo))
 	cfg.MaxClients = 2
 	f := start(t, cfg)
@@ -482,6 +539,10 @@ func TestMaxClientsLeavesTheRestInTheBacklog(t *testing.T) {
 }
 
 func TestStatsCountTheClientsThatAreThere(t *testing.T) {
+	enginetest.Each(t, testStatsCountTheClientsThatAreThere)
+}
+
+func testStatsCountTheClientsThatAreThere(t *testing.T) {
 	f := start(t, config(backend(t, 10, echo)))
 	if n := f.Stats().Clients; n != 0 {
 		t.Errorf("%d clients, want 0", n)
@@ -499,6 +560,10 @@ func TestStatsCountTheClientsThatAreThere(t *testing.T) {
 }
 
 func TestSteadySessionsSitInProportionToMax(t *testing.T) {
+	enginetest.Each(t, testSteadySessionsSitInProportionToMax)
+}
+
+func testSteadySessionsSitInProportionToMax(t *testing.T) {
 	f := start(t, config(backend(t, 2, echo), backend(t, 8, echo)))
 	for range 10 {
 		f.occupy(t)
@@ -512,6 +577,10 @@ func TestSteadySessionsSitInProportionToMax(t *testing.T) {
 // The queue is in the order of asking: a client that was held for its first byte
 // asks when that has come.
 func TestClientThatSaysNothingHoldsNoPlaceInTheQueue(t *testing.T) {
+	enginetest.Each(t, testClientThatSaysNothingHoldsNoPlaceInTheQueue)
+}
+
+func testClientThatSaysNothingHoldsNoPlaceInTheQueue(t *testing.T) {
 	be, conns := puppets(t, 1)
 	cfg := config(be)
 	cfg.FirstByteWait = time.Minute

@@ -14,7 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"forebay/balance"
-	"forebay/proxy/engine"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/proxytest"
 )
 
@@ -26,6 +26,10 @@ func (f *front) shutdown(ctx context.Context) <-chan error {
 }
 
 func TestShutdownLetsSessionsEnd(t *testing.T) {
+	enginetest.Each(t, testShutdownLetsSessionsEnd)
+}
+
+func testShutdownLetsSessionsEnd(t *testing.T) {
 	f := start(t, config(backend(t, 1, echo)))
 	running := f.occupy(t)
 	queued := f.dial(t)
@@ -61,6 +65,10 @@ func TestShutdownLetsSessionsEnd(t *testing.T) {
 }
 
 func TestShutdownCutsWhatIsLeft(t *testing.T) {
+	enginetest.Each(t, testShutdownCutsWhatIsLeft)
+}
+
+func testShutdownCutsWhatIsLeft(t *testing.T) {
 	be, conns := puppets(t, 2)
 	f := start(t, config(be))
 	clients := []proxytest.Conn{f.dial(t), f.dial(t)}
@@ -84,6 +92,10 @@ func TestShutdownCutsWhatIsLeft(t *testing.T) {
 }
 
 func TestSecondShutdownCuts(t *testing.T) {
+	enginetest.Each(t, testSecondShutdownCuts)
+}
+
+func testSecondShutdownCuts(t *testing.T) {
 	be, conns := puppets(t, 1)
 	f := start(t, config(be))
 	c := f.dial(t)
@@ -103,6 +115,10 @@ func TestSecondShutdownCuts(t *testing.T) {
 }
 
 func TestShutdownRefusesWhoeverHasNoLease(t *testing.T) {
+	enginetest.Each(t, testShutdownRefusesWhoeverHasNoLease)
+}
+
+func testShutdownRefusesWhoeverHasNoLease(t *testing.T) {
 	tests := []struct {
 		name  string
 		ready func(t *testing.T, f *front, g *gated)
@@ -118,7 +134,7 @@ func TestShutdownRefusesWhoeverHasNoLease(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := config(backend(t, 1, echo))
 			cfg.FirstByteWait = tt.first
-			g := newGated()
+			g := newGated(t)
 			cfg.Engine = g
 			f := start(t, cfg)
 			c := f.dial(t)
@@ -135,6 +151,10 @@ func TestShutdownRefusesWhoeverHasNoLease(t *testing.T) {
 }
 
 func TestShutdownEndsADialThatHangs(t *testing.T) {
+	enginetest.Each(t, testShutdownEndsADialThatHangs)
+}
+
+func testShutdownEndsADialThatHangs(t *testing.T) {
 	cfg := config(at(hang(t), 1))
 	cfg.DialTimeout = time.Minute
 	f := start(t, cfg)
@@ -147,7 +167,11 @@ func TestShutdownEndsADialThatHangs(t *testing.T) {
 }
 
 func TestShutdownBeforeServe(t *testing.T) {
-	eng := engine.NewNet(engine.Config{})
+	enginetest.Each(t, testShutdownBeforeServe)
+}
+
+func testShutdownBeforeServe(t *testing.T) {
+	eng := enginetest.New(t)
 	defer eng.Close()
 	cfg := config(backend(t, 1, echo))
 	cfg.Engine, cfg.MinIdle, cfg.Log = eng, 1, zerolog.Nop()
@@ -180,6 +204,10 @@ func TestShutdownBeforeServe(t *testing.T) {
 // TestShutdownRacesWithEverything has clients come, be served, queue and dial as
 // the proxy shuts down.
 func TestShutdownRacesWithEverything(t *testing.T) {
+	enginetest.Each(t, testShutdownRacesWithEverything)
+}
+
+func testShutdownRacesWithEverything(t *testing.T) {
 	for i := range 30 {
 		down, _ := dead(t, 2)
 		cfg := config(backend(t, 1, echo), backend(t, 2, echo), down)
@@ -222,6 +250,10 @@ func TestShutdownRacesWithEverything(t *testing.T) {
 }
 
 func TestListenerOnAUnixSocketIsRemovedAtTheEnd(t *testing.T) {
+	enginetest.Each(t, testListenerOnAUnixSocketIsRemovedAtTheEnd)
+}
+
+func testListenerOnAUnixSocketIsRemovedAtTheEnd(t *testing.T) {
 	path := t.TempDir() + "/front"
 	f := startOn(t, config(backend(t, 1, echo)), "unix", path)
 	if got := f.Addr().String(); got != path {
@@ -237,6 +269,10 @@ func TestListenerOnAUnixSocketIsRemovedAtTheEnd(t *testing.T) {
 // A session that has its lease when shutdown begins goes on, though its backend
 // had ended that connection.
 func TestSessionThatMeetsAStaleConnectionWhileDrainingGoesOn(t *testing.T) {
+	enginetest.Each(t, testSessionThatMeetsAStaleConnectionWhileDrainingGoesOn)
+}
+
+func testSessionThatMeetsAStaleConnectionWhileDrainingGoesOn(t *testing.T) {
 	be, conns := puppets(t, 2)
 	cfg := config(be)
 	cfg.MinIdle = 1

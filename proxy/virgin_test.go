@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"forebay/balance"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/proxytest"
 )
 
@@ -45,6 +46,10 @@ func after(d time.Duration) {
 // clients that stop at every point. All that a client sees must come from one
 // connection, answer its own request, and be seen by nobody else.
 func TestNoByteOfOneClientsConnectionReachesAnother(t *testing.T) {
+	enginetest.Each(t, testNoByteOfOneClientsConnectionReachesAnother)
+}
+
+func testNoByteOfOneClientsConnectionReachesAnother(t *testing.T) {
 	tests := []struct {
 		name  string
 		w     *wayward
@@ -232,6 +237,10 @@ func (h *hasty) note(f func()) {
 // TestConnectionThatItsBackendClosedCostsNoClientAnything: a thousand sessions in
 // front of a backend that closes idle connections.
 func TestConnectionThatItsBackendClosedCostsNoClientAnything(t *testing.T) {
+	enginetest.Each(t, testConnectionThatItsBackendClosedCostsNoClientAnything)
+}
+
+func testConnectionThatItsBackendClosedCostsNoClientAnything(t *testing.T) {
 	tests := []struct {
 		name  string
 		idle  func() time.Duration
@@ -271,6 +280,10 @@ func TestConnectionThatItsBackendClosedCostsNoClientAnything(t *testing.T) {
 // TestStaleConnectionIsReplacedUnseen: the backend ends a connection that lay
 // ready after it was leased, before its client has sent anything.
 func TestStaleConnectionIsReplacedUnseen(t *testing.T) {
+	enginetest.Each(t, testStaleConnectionIsReplacedUnseen)
+}
+
+func testStaleConnectionIsReplacedUnseen(t *testing.T) {
 	be, conns := puppets(t, 2)
 	cfg := config(be)
 	cfg.MinIdle = 1
@@ -365,6 +378,10 @@ func (b *book) waited(addr string) bool {
 }
 
 func TestReuseQuietReusesAConnection(t *testing.T) {
+	enginetest.Each(t, testReuseQuietReusesAConnection)
+}
+
+func testReuseQuietReusesAConnection(t *testing.T) {
 	be, conns := puppets(t, 1)
 	cfg := config(be)
 	cfg.ReuseQuiet = 20 * time.Millisecond
@@ -405,6 +422,10 @@ func TestReuseQuietReusesAConnection(t *testing.T) {
 // TestReuseQuietClosesWhatIsNotClean: what a client leaves behind without a FIN,
 // or without its answer, serves nobody.
 func TestReuseQuietClosesWhatIsNotClean(t *testing.T) {
+	enginetest.Each(t, testReuseQuietClosesWhatIsNotClean)
+}
+
+func testReuseQuietClosesWhatIsNotClean(t *testing.T) {
 	tests := []struct {
 		name string
 		end  func(t *testing.T, client, server proxytest.Conn)
@@ -442,6 +463,10 @@ func TestReuseQuietClosesWhatIsNotClean(t *testing.T) {
 }
 
 func TestUntouchedConnectionServesTheNextClient(t *testing.T) {
+	enginetest.Each(t, testUntouchedConnectionServesTheNextClient)
+}
+
+func testUntouchedConnectionServesTheNextClient(t *testing.T) {
 	be, conns := puppets(t, 1)
 	cfg := config(be)
 	cfg.MinIdle = 1
@@ -461,6 +486,10 @@ func TestUntouchedConnectionServesTheNextClient(t *testing.T) {
 }
 
 func TestSlotThatFreesIsDialedAheadInto(t *testing.T) {
+	enginetest.Each(t, testSlotThatFreesIsDialedAheadInto)
+}
+
+func testSlotThatFreesIsDialedAheadInto(t *testing.T) {
 	cfg := config(backend(t, 1, echo))
 	cfg.MinIdle = 1
 	f := start(t, cfg)
@@ -478,6 +507,10 @@ func TestSlotThatFreesIsDialedAheadInto(t *testing.T) {
 // TestGreetingWaitsForItsClient: what a server says to a connection dialed ahead
 // is there for the first client, and not for a second one.
 func TestGreetingWaitsForItsClient(t *testing.T) {
+	enginetest.Each(t, testGreetingWaitsForItsClient)
+}
+
+func testGreetingWaitsForItsClient(t *testing.T) {
 	var n atomic.Int64
 	be := backend(t, 2, func(c proxytest.Conn) {
 		fmt.Fprintf(c, "hello %d", n.Add(1))

@@ -40,6 +40,7 @@ may_import proxy/frame
 may_import proxy/exchange proxy/frame
 may_import proxy balance pool proxy/engine proxy/exchange proxy/frame
 may_import proxy/proxytest
+may_import proxy/enginetest proxy/engine
 may_import proxy/loadtest proxy proxy/engine
 # These are pure: the standard library alone.
 for pkg in balance proxy/frame; do

@@ -103,8 +103,10 @@ type Serve struct {
 	// Requests matters with the protocols that know requests.
 	Requests Requests
 
-	// Engine is "auto" or "net".
-	Engine string
+	// Engine is "auto", "uring", "epoll" or "net"; Workers is how many loops the first
+	// three have.
+	Engine  string
+	Workers int
 
 	// LogLevel is "debug", "info", "warn" or "error".
 	LogLevel string

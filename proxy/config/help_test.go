@@ -86,6 +86,7 @@ func TestServeHasTheFlagsOfTheSpecification(t *testing.T) {
 		{"drain-timeout", "30s"},
 		{"protocol", "raw"},
 		{"engine", "auto"},
+		{"workers", "1"},
 		{"pooling", "request"},
 		{"reply-timeout", "30s"},
 		{"reply-buffer", "256KiB"},

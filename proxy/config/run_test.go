@@ -130,7 +130,7 @@ func TestBadInputIsOneOrTwoLinesAndStatus2(t *testing.T) {
 		{line: "--min-idle -1", stderr: `--min-idle: got "-1"; takes a number from 0 to 65535, or auto` + "\n"},
 		{line: "--reuse always", stderr: `--reuse: got "always"; takes never, quiet or trust` + "\n"},
 		{line: "--protocol http", stderr: `--protocol: got "http"; takes raw, thrift or length` + "\n"},
-		{line: "--engine epoll", stderr: `--engine: got "epoll"; takes auto or net` + "\n"},
+		{line: "--engine kqueue", stderr: `--engine: got "kqueue"; takes auto, uring, epoll or net` + "\n"},
 		{line: "--log-level loud", stderr: `--log-level: got "loud"; takes debug, info, warn or error` + "\n"},
 		{line: "--log-format xml", stderr: `--log-format: got "xml"; takes auto, console or json` + "\n"},
 		{line: "--abort-on-fin=maybe", stderr: `--abort-on-fin: got "maybe"; takes true or false` + "\n"},

@@ -202,8 +202,15 @@ func byteSettings(s *Serve) settings {
 		},
 		{
 			name: "engine", category: byteFlags, def: "auto",
-			kind:  choice(&s.Engine, "auto", "net"),
-			usage: "move bytes with `ENGINE`: net runs everywhere, auto takes the cheapest that runs here",
+			kind: choice(&s.Engine, "auto", "uring", "epoll", "net"),
+			usage: "move bytes with `ENGINE`: uring (Linux 6.1, where io_uring is allowed), epoll (Linux) or net (everywhere); " +
+				"auto takes the first of these that runs here",
+		},
+		{
+			name: "workers", category: byteFlags, def: "1",
+			kind: number(&s.Workers, 1, 256, ""),
+			usage: "move bytes in `N` loops, with uring and epoll; more cost more for the same work, and only help where one " +
+				"processor is not enough",
 		},
 	}
 }

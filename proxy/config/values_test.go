@@ -30,6 +30,7 @@ func defaultServe() Serve {
 		Protocol:           "raw",
 		Requests:           defaultRequests(),
 		Engine:             "auto",
+		Workers:            1,
 		LogLevel:           "info",
 		LogFormat:          "auto",
 	}
@@ -68,6 +69,7 @@ func TestServeTakesItsValuesFromFlagsAndEnvironment(t *testing.T) {
 		{"--drain-timeout", "FOREBAY_DRAIN_TIMEOUT", "0", func(s *Serve) { s.DrainTimeout = 0 }},
 		{"--protocol", "FOREBAY_PROTOCOL", "raw", func(s *Serve) { s.Protocol = "raw" }},
 		{"--engine", "FOREBAY_ENGINE", "net", func(s *Serve) { s.Engine = "net" }},
+		{"--workers", "FOREBAY_WORKERS", "3", func(s *Serve) { s.Workers = 3 }},
 		{"--log-level", "FOREBAY_LOG_LEVEL", "debug", func(s *Serve) { s.LogLevel = "debug" }},
 		{"--log-format", "FOREBAY_LOG_FORMAT", "json", func(s *Serve) { s.LogFormat = "json" }},
 	}

@@ -12,8 +12,10 @@ import (
 
 // BenchmarkRelayPingPong is a request and a reply of 64 bytes, the peers' work
 // included.
-func BenchmarkRelayPingPong(b *testing.B) {
-	eng := newBench(b, func(cfg Config) Engine { return NewNet(cfg) })
+func BenchmarkRelayPingPong(b *testing.B) { onEngines(b, benchRelayPingPong) }
+
+func benchRelayPingPong(b *testing.B, newEngine func(Config) Engine) {
+	eng := newBench(b, newEngine)
 	s := eng.session("tcp", "tcp", RelayConfig{IdleTimeout: patience, HalfCloseTimeout: patience})
 	s.undisturbed()
 	go func() {
@@ -83,8 +85,10 @@ func (m *pingPong) BackendEnded(error, bool) { m.gone = true }
 func (m *pingPong) Cut()                     { m.gone = true }
 
 // BenchmarkDrivePingPong is BenchmarkRelayPingPong through a machine.
-func BenchmarkDrivePingPong(b *testing.B) {
-	eng := newBench(b, func(cfg Config) Engine { return NewNet(cfg) })
+func BenchmarkDrivePingPong(b *testing.B) { onEngines(b, benchDrivePingPong) }
+
+func benchDrivePingPong(b *testing.B, newEngine func(Config) Engine) {
+	eng := newBench(b, newEngine)
 	cc, client := eng.client("tcp")
 	bc, backend := eng.backend("tcp")
 	client.SetDeadline(time.Time{})
@@ -110,8 +114,10 @@ func BenchmarkDrivePingPong(b *testing.B) {
 }
 
 // BenchmarkRelayBulk moves blocks of 256 KiB one way.
-func BenchmarkRelayBulk(b *testing.B) {
-	eng := newBench(b, func(cfg Config) Engine { return NewNet(cfg) })
+func BenchmarkRelayBulk(b *testing.B) { onEngines(b, benchRelayBulk) }
+
+func benchRelayBulk(b *testing.B, newEngine func(Config) Engine) {
+	eng := newBench(b, newEngine)
 	s := eng.session("tcp", "tcp", RelayConfig{IdleTimeout: patience, HalfCloseTimeout: patience})
 	s.undisturbed()
 	drained := async(func() error {
@@ -137,21 +143,22 @@ func BenchmarkRelayBulk(b *testing.B) {
 
 // BenchmarkRelayShortSession is a session of one request, from the client's dial
 // to the end of the relay; the backend's connection is dialed in it too.
-func BenchmarkRelayShortSession(b *testing.B) {
-	e := NewNet(Config{})
-	eng := &bench{b, e}
+func BenchmarkRelayShortSession(b *testing.B) { onEngines(b, benchRelayShortSession) }
+
+func benchRelayShortSession(b *testing.B, newEngine func(Config) Engine) {
+	eng := newBench(b, newEngine)
 	front := eng.listen("tcp")
 	addr := proxytest.Serve(b, "tcp", func(c proxytest.Conn) { io.Copy(c, c) })
 	buf := make([]byte, 64)
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := shortSession(e, front, addr, buf); err != nil {
+		if err := shortSession(eng.engine, front, addr, buf); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
-func shortSession(e *Net, front *acceptor, addr net.Addr, buf []byte) error {
+func shortSession(e Engine, front *acceptor, addr net.Addr, buf []byte) error {
 	client, err := net.Dial("tcp", front.Addr().String())
 	if err != nil {
 		return err

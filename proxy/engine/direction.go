@@ -149,12 +149,16 @@ func (d *direction) passFIN() {
 }
 
 // failure tells what the session ends as, since the source failed with err.
-func (d *direction) failure(err error) End {
+func (d *direction) failure(err error) End { return failure(d.isUp, err) }
+
+// failure tells what a session ends as whose client (isUp), or else backend, failed
+// with err.
+func failure(isUp bool, err error) End {
 	gone := errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 	switch {
-	case d.isUp && gone:
+	case isUp && gone:
 		return ClientReset
-	case d.isUp:
+	case isUp:
 		return ClientFailed
 	case gone:
 		return BackendReset

@@ -159,6 +159,10 @@ type Conn interface {
 
 // Config describes what every connection of an engine gets.
 type Config struct {
+	// Workers is how many loops an engine of loops has. Zero means one: more cost more
+	// for the same work, until one processor cannot do it.
+	Workers int
+
 	// KeepAlive is the time between keep-alive probes of a quiet TCP
 	// connection. Zero means none.
 	KeepAlive time.Duration

@@ -22,9 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestNet(t *testing.T) {
-	testEngine(t, func(cfg Config) Engine { return NewNet(cfg) })
-}
+func TestEngine(t *testing.T) { onEngines(t, testEngine) }
 
 // testEngine is what every engine has to pass.
 func testEngine(t *testing.T, newEngine func(Config) Engine) {

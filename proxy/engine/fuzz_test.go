@@ -203,15 +203,14 @@ func FuzzRelay(f *testing.F) {
 		f.Add(pairs(first, c|w, 0xff, fin, 0, c|w, 0xff, c|rst, 0))
 	}
 
-	b := &bench{f, NewNet(Config{})}
-	fronts, backs := map[string]*acceptor{}, map[string]net.Listener{}
+	backs := map[string]net.Listener{}
 	for _, network := range []string{"tcp", "unix"} {
-		fronts[network], backs[network] = b.listen(network), proxytest.Listen(f, network)
+		backs[network] = proxytest.Listen(f, network)
 	}
 	up, down := newStream(1), newStream(2)
-	f.Fuzz(func(t *testing.T, data []byte) {
+	play := func(t *testing.T, e Engine, fronts map[string]*acceptor, data []byte) {
 		s := decode(data)
-		b := &bench{t, b.engine}
+		b := &bench{t, e}
 		cc, conn := b.clientOf(fronts[s.clientNet])
 		client := newSide(conn, up, down)
 		bc, conn := b.backendOf(backs[s.backendNet])
@@ -262,6 +261,18 @@ func FuzzRelay(f *testing.F) {
 			} else {
 				side.conn.Close()
 			}
+		}
+	}
+	engines, fronts := []Engine{}, []map[string]*acceptor{}
+	for _, k := range working(f) {
+		b := newBench(f, k.of(f))
+		engines = append(engines, b.engine)
+		fronts = append(fronts, map[string]*acceptor{"tcp": b.listen("tcp"), "unix": b.listen("unix")})
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for i, e := range engines {
+			t.Log("engine", e.Name()) // the last one is that of a failure
+			play(t, e, fronts[i], data)
 		}
 	})
 }
@@ -359,11 +370,11 @@ func FuzzDrive(f *testing.F) {
 	for seed := range uint64(20) {
 		f.Add(seed, uint32(seed*seed*seed*50), uint32(seed*1000), uint16(10*seed))
 	}
-	f.Fuzz(func(t *testing.T, seed uint64, up, down uint32, limit uint16) {
+	play := func(t *testing.T, newEngine func(Config) Engine, seed uint64, up, down uint32, limit uint16) {
 		rnd := rand.New(rand.NewPCG(seed, 0))
 		sizeUp, sizeDown := int(up%(1<<18)), int(down%(1<<18))
 		networks := []string{"unix", "tcp"}
-		b := newBench(t, func(cfg Config) Engine { return NewNet(cfg) })
+		b := newBench(t, newEngine)
 		cc, client := b.client(networks[rnd.IntN(2)])
 		bc, backend := b.backend(networks[rnd.IntN(2)])
 		w := &whim{puppet: puppet{TB: t, lease: func() Conn { return bc }}, rnd: rand.New(rand.NewPCG(seed, 1)), sizeUp: sizeUp, leases: rnd.IntN(4)}
@@ -397,6 +408,13 @@ func FuzzDrive(f *testing.F) {
 		}
 		if len(w.clientEnds) > 1 || w.backendEnd != io.EOF {
 			t.Errorf("ended with %v, %v", w.clientEnds, w.backendEnd)
+		}
+	}
+	engines := working(f)
+	f.Fuzz(func(t *testing.T, seed uint64, up, down uint32, limit uint16) {
+		for _, k := range engines {
+			t.Log("engine", k.name) // the last one is that of a failure
+			play(t, k.of(t), seed, up, down, limit)
 		}
 	})
 }

@@ -24,6 +24,13 @@ func (cfg Config) set(network string, c syscall.RawConn) error {
 	if len(network) < 3 || network[:3] != "tcp" {
 		return nil
 	}
+	var err error
+	ctlErr := c.Control(func(fd uintptr) { err = setOptions(int(fd), cfg.options()) })
+	return errors.Join(ctlErr, err)
+}
+
+// options are those of a TCP socket, each a level, a name and a value.
+func (cfg Config) options() [][3]int {
 	opts := [][3]int{{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0}}
 	if cfg.KeepAlive > 0 {
 		opts[0][2] = 1
@@ -35,16 +42,16 @@ func (cfg Config) set(network string, c syscall.RawConn) error {
 	if cfg.UserTimeout > 0 {
 		opts = append(opts, [3]int{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, max(1, int(cfg.UserTimeout/time.Millisecond))})
 	}
-	var err error
-	ctlErr := c.Control(func(fd uintptr) {
-		for _, o := range opts {
-			if err = unix.SetsockoptInt(int(fd), o[0], o[1], o[2]); err != nil {
-				err = os.NewSyscallError("setsockopt", err)
-				return
-			}
+	return opts
+}
+
+func setOptions(fd int, opts [][3]int) error {
+	for _, o := range opts {
+		if err := unix.SetsockoptInt(fd, o[0], o[1], o[2]); err != nil {
+			return os.NewSyscallError("setsockopt", err)
 		}
-	})
-	return errors.Join(ctlErr, err)
+	}
+	return nil
 }
 
 // rawIO reads and writes a socket by its descriptor, which the runtime's poller
@@ -255,15 +262,18 @@ func peek(fd int) (bytes bool, end error) {
 
 // failure takes the cause of a failure out of the kernel.
 func (r *rawIO) failure() (err error) {
-	r.conn.Control(func(fd uintptr) {
-		if n, _ := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); n != 0 {
-			err = syscall.Errno(n)
-		}
-	})
+	r.conn.Control(func(fd uintptr) { err = socketFailure(int(fd)) })
 	if err == nil {
-		return errFailed // a write has taken it
+		return errFailed
 	}
 	return err
+}
+
+func socketFailure(fd int) error {
+	if n, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); n != 0 {
+		return syscall.Errno(n)
+	}
+	return errFailed // a write has taken it
 }
 
 // unacked returns how many bytes were written that the peer's kernel has not
@@ -277,11 +287,14 @@ func (r *rawIO) unacked() (n int) {
 // many sequence numbers the peer has acknowledged, the SYN among them. ok is
 // false for other sockets.
 func (r *rawIO) tcpState() (closed bool, acked uint64, ok bool) {
-	r.conn.Control(func(fd uintptr) {
-		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		if err == nil {
-			closed, acked, ok = info.State == unix.BPF_TCP_CLOSE, info.Bytes_acked, true
-		}
-	})
+	r.conn.Control(func(fd uintptr) { closed, acked, ok = tcpState(int(fd)) })
 	return closed, acked, ok
+}
+
+func tcpState(fd int) (closed bool, acked uint64, ok bool) {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return false, 0, false
+	}
+	return info.State == unix.BPF_TCP_CLOSE, info.Bytes_acked, true
 }

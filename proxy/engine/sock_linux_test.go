@@ -121,7 +121,11 @@ func testOptions(t *testing.T, newEngine func(Config) Engine) {
 }
 
 func TestPeekBytesLeavesWhatItCopies(t *testing.T) {
-	b := newBench(t, func(cfg Config) Engine { return NewNet(cfg) })
+	onEngines(t, testPeekBytesLeavesWhatItCopies)
+}
+
+func testPeekBytesLeavesWhatItCopies(t *testing.T, newEngine func(Config) Engine) {
+	b := newBench(t, newEngine)
 	c, peer := b.backend("tcp")
 	p := make([]byte, 3)
 	if n := c.PeekBytes(p); n != 0 {

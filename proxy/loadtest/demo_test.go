@@ -9,12 +9,16 @@ import (
 	"github.com/rs/zerolog"
 
 	"forebay/proxy"
-	"forebay/proxy/engine"
+	"forebay/proxy/enginetest"
 	"forebay/proxy/frame"
 )
 
 func TestDemoOfCallsReportsTheRequestsOfEachBackend(t *testing.T) {
-	eng := engine.NewNet(engine.Config{})
+	enginetest.Each(t, testDemoOfCallsReportsTheRequestsOfEachBackend)
+}
+
+func testDemoOfCallsReportsTheRequestsOfEachBackend(t *testing.T) {
+	eng := enginetest.New(t)
 	defer eng.Close()
 	var out strings.Builder
 	ok, err := Demo(t.Context(), DemoConfig{

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"forebay/proxy/enginetest"
 	"forebay/proxy/proxytest"
 )
 
@@ -61,10 +62,11 @@ type server struct {
 	log []map[string]any
 }
 
-// serve starts a forebay on a free port, and waits until it serves.
+// serve starts a forebay on a free port, with the engine that the test is for, and
+// waits until it serves.
 func serve(t *testing.T, args ...string) *server {
 	t.Helper()
-	return start(t, "serving", append([]string{"--listen", "127.0.0.1:0"}, args...)...)
+	return start(t, "serving", append([]string{"--engine", enginetest.Name(t), "--listen", "127.0.0.1:0"}, args...)...)
 }
 
 // start starts the program, and waits until it says ready and the address.
@@ -156,6 +158,7 @@ func ask(t *testing.T, c net.Conn) {
 	}
 }
 
+// The demo has no --engine: it is run once, with the one that serve would take.
 func TestDemoLosesNothing(t *testing.T) {
 	tests := []struct{ protocol, connections string }{
 		{"raw", "found ready"},
@@ -178,6 +181,10 @@ func TestDemoLosesNothing(t *testing.T) {
 
 // The set-up of the README, with the included servers and load.
 func TestManyThriftClientsShareFourConnections(t *testing.T) {
+	enginetest.Each(t, testManyThriftClientsShareFourConnections)
+}
+
+func testManyThriftClientsShareFourConnections(t *testing.T) {
 	var backends []string
 	for range 2 {
 		e := start(t, "echo: listening on ", "echo", "--protocol", "thrift", "--listen", "127.0.0.1:0")
@@ -234,6 +241,10 @@ func TestExitStatusAndOutput(t *testing.T) {
 }
 
 func TestTermLetsSessionsEnd(t *testing.T) {
+	enginetest.Each(t, testTermLetsSessionsEnd)
+}
+
+func testTermLetsSessionsEnd(t *testing.T) {
 	s := serve(t, "--backend", proxytest.Serve(t, "tcp", echo).String())
 	c := s.dial(t)
 	ask(t, c)
@@ -253,6 +264,10 @@ func TestTermLetsSessionsEnd(t *testing.T) {
 }
 
 func TestCutSessionsMakeTheStatusOne(t *testing.T) {
+	enginetest.Each(t, testCutSessionsMakeTheStatusOne)
+}
+
+func testCutSessionsMakeTheStatusOne(t *testing.T) {
 	tests := []struct {
 		name    string
 		drain   string
@@ -285,6 +300,10 @@ func TestCutSessionsMakeTheStatusOne(t *testing.T) {
 }
 
 func TestStartsWithABackendDown(t *testing.T) {
+	enginetest.Each(t, testStartsWithABackendDown)
+}
+
+func testStartsWithABackendDown(t *testing.T) {
 	dead := proxytest.Listen(t, "tcp")
 	dead.Close()
 	s := serve(t, "--backend", dead.Addr().String(), "--backend", proxytest.Serve(t, "tcp", echo).String())
@@ -301,6 +320,10 @@ func TestStartsWithABackendDown(t *testing.T) {
 }
 
 func TestUnixSocketFileIsRemovedAtExit(t *testing.T) {
+	enginetest.Each(t, testUnixSocketFileIsRemovedAtExit)
+}
+
+func testUnixSocketFileIsRemovedAtExit(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "forebay.sock")
 	s := serve(t, "--listen", "unix:"+path, "--backend", "unix:"+proxytest.Serve(t, "unix", echo).String())
 	c := proxytest.Dial(t, &net.UnixAddr{Net: "unix", Name: path})
@@ -318,6 +341,10 @@ func TestUnixSocketFileIsRemovedAtExit(t *testing.T) {
 // TestEchoAndLoad runs the README's example: more clients than connections, and
 // nobody lost.
 func TestEchoAndLoad(t *testing.T) {
+	enginetest.Each(t, testEchoAndLoad)
+}
+
+func testEchoAndLoad(t *testing.T) {
 	ports := []string{freeAddr(t), freeAddr(t)}
 	servers := exec.Command(program, "echo", "--listen", ports[0], "--listen", ports[1], "--delay", "1ms")
 	var report bytes.Buffer

@@ -1,0 +1,210 @@
+package engine
+
+import (
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// loopConn is a connection of a loop engine. Its descriptor is not known to the
+// runtime's poller: a socket that both poll is woken twice.
+//
+// It has one user at a time, a relay or a drive, which runs on the loop that has the
+// connection; without a user it is its holder's. What the kernel has told of it is
+// kept in state, since an edge is told of once.
+type loopConn struct {
+	engine *Loops
+	fd     int32
+	gen    uint32 // tells it from an earlier connection that had its descriptor
+	loop   atomic.Pointer[loop]
+	state  atomic.Uint32
+	watch  atomic.Pointer[watch]
+	user   user // of its loop
+
+	unread  []byte // bytes of a client that a stale backend did not get
+	out     []byte // what the kernel did not take yet of what was sent
+	outBuf  *buffer
+	written uint64 // bytes that the kernel ever took
+	sendErr error  // what a send failed with
+	ahead   *ahead // what a kernel does and reads ahead (uring_linux.go); nil without
+
+	peer peerAddr
+	once sync.Once // Close
+}
+
+// user is who works with a connection.
+type user interface {
+	// event tells that what can be read from c, or written to it, may have changed.
+	event(c *loopConn)
+}
+
+// The bits of loopConn.state.
+const (
+	stateReadable   = 1 << iota // there may be something to read: bytes, an end or a failure
+	stateWritable               // there may be room to write
+	stateEnded                  // the peer has sent a FIN, or the connection has failed
+	stateRegistered             // the loop's kernel tells of it
+	stateRoom                   // the kernel tells of room to write
+	stateWatched                // it is in the epoll set of those that nobody uses (uring_linux.go)
+	stateLasting                // it has the options of a connection that lasts
+)
+
+func (c *loopConn) is(bit uint32) bool { return c.state.Load()&bit != 0 }
+func (c *loopConn) set(bits uint32)    { c.state.Or(bits) }
+func (c *loopConn) clear(bits uint32)  { c.state.And(^bits) }
+
+// RemoteAddr returns the address of the peer.
+func (c *loopConn) RemoteAddr() net.Addr { return c.peer.addr() }
+
+// Peek tells whether bytes can be read and how the peer has ended the connection.
+func (c *loopConn) Peek() (bytes bool, end error) {
+	if a := c.ahead; a != nil && a.end != nil {
+		return len(c.unread) > 0, a.end
+	}
+	bytes, end = peek(int(c.fd))
+	return bytes || len(c.unread) > 0, end
+}
+
+// PeekBytes copies what can be read.
+func (c *loopConn) PeekBytes(p []byte) int {
+	n := copy(p, c.unread)
+	m, _, _ := unix.Recvfrom(int(c.fd), p[n:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	return n + max(m, 0)
+}
+
+// Unacked returns how many bytes the kernel still holds for the peer.
+func (c *loopConn) Unacked() int {
+	n, _ := unix.IoctlGetInt(int(c.fd), unix.SIOCOUTQ)
+	return n
+}
+
+// Abort has Close reset the connection.
+func (c *loopConn) Abort() {
+	unix.SetsockoptLinger(int(c.fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+}
+
+// Close closes the connection. The kernel takes a closed descriptor out of an epoll
+// set by itself.
+func (c *loopConn) Close() error {
+	err := net.ErrClosed
+	c.once.Do(func() {
+		c.engine.table.remove(c)
+		err = os.NewSyscallError("close", unix.Close(int(c.fd)))
+		c.engine.conns.Done()
+	})
+	return err
+}
+
+// owed is how much of what was sent the kernel has not taken yet.
+func (c *loopConn) owed() int {
+	if c.ahead != nil {
+		return len(c.ahead.out.p)
+	}
+	return len(c.out)
+}
+
+// hold keeps p until there is room to write.
+func (c *loopConn) hold(p []byte) {
+	if c.outBuf == nil && len(p) <= maxBuffer {
+		c.outBuf = getBuffer(len(p))
+		c.out = c.outBuf.data[:0]
+	}
+	c.out = append(c.out, p...)
+}
+
+// letGo gives up what was kept.
+func (c *loopConn) letGo() {
+	if c.outBuf != nil {
+		c.outBuf.put()
+	}
+	c.out, c.outBuf = nil, nil
+}
+
+// closeWrite sends a FIN.
+func (c *loopConn) closeWrite() { unix.Shutdown(int(c.fd), unix.SHUT_WR) }
+
+// tcpState: see rawIO.tcpState.
+func (c *loopConn) tcpState() (closed bool, acked uint64, ok bool) { return tcpState(int(c.fd)) }
+
+// lasts gives the connection, once, the options that tell a dead peer. They matter
+// after seconds; most short sessions end without them, and each costs a system call.
+func (c *loopConn) lasts() {
+	if c.is(stateLasting) {
+		return
+	}
+	c.set(stateLasting)
+	if c.peer.isTCP() {
+		setOptions(int(c.fd), c.engine.cfg.options())
+	}
+}
+
+// watch is one call of Watch.
+type watch struct {
+	c *loopConn
+	f func(bytes bool, end error) (more bool)
+
+	mu    sync.Mutex
+	over  bool
+	told  bool // f has been called
+	bytes bool // with what
+	end   error
+}
+
+// Watch calls f when what Peek tells may have changed.
+func (c *loopConn) Watch(f func(bytes bool, end error) bool) (stop func()) {
+	w := &watch{c: c, f: f}
+	c.watch.Store(w)
+	l := c.loop.Load()
+	if l == nil {
+		l = c.engine.next()
+		c.loop.Store(l)
+	}
+	l.post(w)
+	return w.stop
+}
+
+// run begins the watch, on the loop of the connection.
+func (w *watch) run() {
+	w.mu.Lock()
+	if !w.over { // otherwise another loop may have the connection by now
+		l := w.c.loop.Load()
+		l.open(w.c)
+		l.kernel.watch(w.c)
+		w.c.lasts()
+	}
+	w.mu.Unlock()
+	w.look()
+}
+
+// look calls f where the state of the connection has changed.
+func (w *watch) look() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.over {
+		return
+	}
+	bytes, end := w.c.loop.Load().kernel.glance(w.c)
+	if w.told && bytes == w.bytes && end == w.end {
+		return
+	}
+	w.told, w.bytes, w.end = true, bytes, end
+	if !w.f(bytes, end) {
+		w.over = true
+	}
+}
+
+func (w *watch) stop() {
+	w.mu.Lock()
+	w.over = true
+	if l := w.c.loop.Load(); l != nil {
+		l.kernel.unwatch(w.c)
+	}
+	w.mu.Unlock()
+	w.c.watch.CompareAndSwap(w, nil)
+}
+
+// failure takes the cause of a failure out of the kernel.
+func (c *loopConn) failure() error { return socketFailure(int(c.fd)) }

@@ -1,0 +1,468 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// steps is one run of Drive on a loop. It does what the machine says as drive does
+// (drive.go, wants.go), without waiting: where that waits, steps returns to its loop
+// and asks the machine again at an event or when its timer goes off.
+type steps struct {
+	loop    *loop
+	machine Machine
+	client  *loopConn
+	backend *loopConn // the leased connection
+	done    func()
+	ctx     context.Context
+	cut     member
+	wake    wakeMember
+	timer   timer
+	leased  func() // bound once
+	state   atomic.Uint32
+
+	phase  stepPhase
+	queued bool          // the loop will run it again
+	waits  bool          // for what is wanted
+	wanted Step          // what the machine said last
+	until  time.Duration // when to ask again; 0: at no time
+	doCut  bool          // the machine is to be told that the context has ended
+
+	clientFIN  bool // the client has sent its FIN
+	clientGone bool // its connection has failed
+
+	// What is known of the lease; see drive.
+	backendOver bool
+	writeErr    error
+	wroteLast   bool
+	mark        uint64
+	emptied     bool
+	answered    bool
+
+	drainEnd time.Duration // when the reading ends of what is left on a connection to which a write failed
+	end      error         // how the backend ended, while it is found out what it can have read
+	begun    time.Duration
+	pause    time.Duration
+}
+
+type stepPhase uint8
+
+const (
+	stepping  stepPhase = iota
+	leasing             // the machine's Lease has not called back
+	releasing           // the kernel still works on the connection
+	judging             // it is found out what the backend can have read
+	closing             // the machine is done, and the kernel still works
+	stepped
+)
+
+// The states of a lease, in steps.state: who changes it second goes on.
+const (
+	leaseAsked   = iota
+	leaseDone    // leased was called
+	leaseAwaited // the loop went on with something else
+)
+
+// wakeMember is the place of a drive among those that DriveConfig.Wake wakes.
+type wakeMember struct {
+	member
+	steps *steps
+}
+
+func (w *wakeMember) contextEnded() { w.steps.ask() }
+
+// Drive does what m says, on the client's loop.
+func (e *Loops) Drive(ctx context.Context, client Conn, m Machine, cfg DriveConfig, done func()) {
+	c := client.(*loopConn)
+	d := &steps{loop: e.loopOf(c), machine: m, client: c, done: done, ctx: ctx}
+	d.leased = d.haveLeased
+	d.wake.steps = d
+	d.loop.post(taskFunc(func() { d.begin(cfg) }))
+}
+
+func (d *steps) begin(cfg DriveConfig) {
+	d.client.user = d
+	if err := d.loop.open(d.client); err != nil {
+		d.clientGone = true
+		d.machine.ClientEnded(err)
+	}
+	d.loop.join(d.ctx, &d.cut, d)
+	d.loop.join(cfg.Wake, &d.wake.member, &d.wake)
+	d.step()
+}
+
+func (d *steps) run() {
+	d.queued = false
+	switch d.phase {
+	case leasing:
+		d.takeLease()
+		d.step()
+	default:
+		d.step()
+	}
+}
+
+// ask has the machine asked again, whether or not what it waits for has come.
+func (d *steps) ask() {
+	d.waits = false
+	d.step()
+}
+
+func (d *steps) event(*loopConn) { d.step() }
+
+// timeUp asks again, unless the time was that of an earlier wait.
+func (d *steps) timeUp() {
+	if d.until == 0 || d.loop.now < d.until {
+		d.setTimer()
+		return
+	}
+	d.ask()
+}
+
+func (d *steps) contextEnded() {
+	d.doCut = true
+	d.ask()
+}
+
+// turns is how many steps a drive makes before others have their turn.
+const stepTurns = 64
+
+// step asks the machine and does what it says, until it has to wait.
+func (d *steps) step() {
+	if !d.mayGoOn() {
+		return
+	}
+	for range stepTurns {
+		if d.waits {
+			if !d.wait(&d.wanted) {
+				return
+			}
+			d.waits = false
+		}
+		if !d.obey() {
+			return
+		}
+	}
+	if !d.queued {
+		d.queued = true
+		d.loop.again(d)
+	}
+}
+
+// obey asks the machine what to do, and does it. It reports whether there is more to do
+// now.
+func (d *steps) obey() bool {
+	if d.doCut {
+		d.doCut = false
+		d.machine.Cut()
+	}
+	d.wanted = d.machine.Next(d.loop.epoch.Add(d.loop.now))
+	switch d.wanted.Op {
+	case OpLease:
+		return d.lease()
+	case OpRelease:
+		d.phase = releasing
+		return d.release()
+	case OpFinishClient:
+		d.client.closeWrite() // if it fails, a read finds out why
+	case OpDone:
+		d.phase = closing
+		d.finish()
+		return false
+	default:
+		d.waits = true
+	}
+	return true
+}
+
+// mayGoOn finishes what was under way, and reports whether the machine can be asked.
+func (d *steps) mayGoOn() bool {
+	switch d.phase {
+	case stepping:
+		return true
+	case releasing:
+		return d.release()
+	case judging:
+		return d.judge()
+	case closing:
+		d.finish()
+	}
+	return false
+}
+
+// lease has the machine lease, and reports whether it has.
+func (d *steps) lease() bool {
+	d.phase = leasing
+	d.state.Store(leaseAsked)
+	d.machine.Lease(d.leased)
+	if d.state.CompareAndSwap(leaseAsked, leaseAwaited) {
+		return false // haveLeased posts
+	}
+	d.takeLease()
+	return true
+}
+
+// haveLeased is called by the machine, from any goroutine.
+func (d *steps) haveLeased() {
+	if d.state.Swap(leaseDone) == leaseAwaited {
+		d.loop.post(d)
+	}
+}
+
+func (d *steps) takeLease() {
+	d.phase = stepping
+	d.backendOver, d.writeErr, d.wroteLast = false, nil, false
+	d.emptied, d.answered, d.drainEnd = false, false, 0
+	c := d.machine.Backend()
+	if c == nil {
+		return
+	}
+	d.backend = c.(*loopConn)
+	d.backend.user = d
+	d.mark = d.backend.written
+	if err := d.loop.open(d.backend); err != nil {
+		d.backendEnded(err)
+	}
+}
+
+// release gives the leased connection up, and reports whether it has.
+func (d *steps) release() bool {
+	if d.backend != nil && !d.loop.kernel.settle(d.backend) {
+		return false
+	}
+	if d.backend != nil {
+		d.backend.user = nil
+		d.backend = nil
+	}
+	d.phase = stepping
+	d.machine.Release()
+	return true
+}
+
+func (d *steps) finish() {
+	k := d.loop.kernel
+	client := k.settle(d.client)
+	backend := d.backend == nil || k.settle(d.backend)
+	if !client || !backend {
+		return
+	}
+	d.phase = stepped
+	d.timer.cancel()
+	d.cut.leave()
+	d.wake.leave()
+	d.client.user = nil
+	if d.backend != nil {
+		d.backend.user = nil
+	}
+	d.done()
+}
+
+// wait does the work of OpWait. It reports whether something happened; if not, there
+// will be an event, or the timer.
+func (d *steps) wait(s *Step) bool {
+	d.leaveOut(s)
+	d.markBatch(s)
+	if d.writeErr != nil && !d.backendOver {
+		if drained, happened := d.drain(s); drained {
+			return happened
+		}
+	}
+	if d.tryAll(s) {
+		return d.phase == stepping
+	}
+	d.askAt(s.Until)
+	return false
+}
+
+// askAt has the machine asked again at the latest at until, if that is not zero.
+func (d *steps) askAt(until time.Time) {
+	d.until = 0
+	if !until.IsZero() {
+		d.until = until.Sub(d.loop.epoch)
+	}
+	d.setTimer()
+}
+
+// setTimer sets the timer, unless it goes off earlier: then it is looked again. So a
+// time limit that moves on with each request costs nothing.
+func (d *steps) setTimer() {
+	if d.until == 0 || d.timer.set() && time.Duration(d.timer.at)*wheelTick <= d.until {
+		return
+	}
+	d.loop.wheel.schedule(&d.timer, d.until, d)
+}
+
+// leaveOut takes out of s what a side that has ended cannot do.
+func (d *steps) leaveOut(s *Step) {
+	if d.clientFIN || d.clientGone {
+		s.FromClient = 0
+	}
+	if d.clientGone {
+		s.ToClient = nil
+	}
+	if d.backend == nil || d.backendOver {
+		s.ToBackend, s.FromBackend = nil, 0
+	}
+}
+
+// markBatch notes where a batch of requests begins (Machine.BackendEnded).
+func (d *steps) markBatch(s *Step) {
+	switch {
+	case len(s.ToBackend) == 0:
+		d.emptied = true
+	case d.emptied && d.answered && d.writeErr == nil:
+		d.mark, d.emptied, d.answered = d.backend.written, false, false
+	}
+}
+
+// drain does what is left to do with a backend to which a write failed; see
+// drive.drain. Where it had something to do, it tells whether the machine is to be
+// asked again.
+func (d *steps) drain(s *Step) (drained, happened bool) {
+	now := d.loop.now
+	switch {
+	case s.FromBackend > 0:
+		if d.drainEnd == 0 {
+			d.drainEnd = now + drainTime
+			d.backend.set(stateReadable)
+		}
+		if d.tryRead(d.backend, s.FromBackend) {
+			return true, d.phase == stepping
+		}
+		if now < d.drainEnd {
+			d.until = d.drainEnd
+			d.setTimer()
+			return true, false
+		}
+		return true, d.backendEnded(d.writeErr)
+	case len(s.ToBackend) > 0 && len(s.ToClient) == 0: // it makes no room to read
+		return true, d.backendEnded(d.unreadEnd())
+	default:
+		s.ToBackend = nil
+		return false, false
+	}
+}
+
+// tryAll tries what may go at once, and reports whether any of it did.
+func (d *steps) tryAll(s *Step) bool {
+	if len(s.ToBackend) > 0 {
+		// Between two writes it is looked whether the reply has come: where the
+		// backend does not want the rest of a request it says so.
+		if s.FromBackend > 0 && d.wroteLast && d.tryRead(d.backend, s.FromBackend) {
+			return true
+		}
+		if d.tryWrite(d.backend, s.ToBackend) {
+			return true
+		}
+	}
+	return len(s.ToClient) > 0 && d.tryWrite(d.client, s.ToClient) ||
+		s.FromBackend > 0 && d.tryRead(d.backend, s.FromBackend) ||
+		s.FromClient > 0 && d.tryRead(d.client, s.FromClient)
+}
+
+// tryRead reads from c if something is there.
+func (d *steps) tryRead(c *loopConn, limit int) bool {
+	fromBackend := c == d.backend
+	ch, err := d.loop.take(c, min(limit, maxBuffer))
+	if fromBackend {
+		d.wroteLast = false
+	}
+	switch {
+	case err == errAgain:
+		return false
+	case err != nil && fromBackend:
+		d.backendEnded(err)
+	case err != nil:
+		d.clientEnded(err)
+	case fromBackend:
+		d.answered = true
+		d.machine.ReadBackend(ch.p)
+		d.loop.kernel.drop(ch)
+	default:
+		d.machine.ReadClient(ch.p)
+		d.loop.kernel.drop(ch)
+	}
+	return true
+}
+
+// tryWrite writes to c what it takes.
+func (d *steps) tryWrite(c *loopConn, p []byte) bool {
+	n, err := d.loop.kernel.write(c, p)
+	switch {
+	case err == errAgain:
+		return false
+	case err != nil && c == d.backend:
+		d.writeErr = err // drain goes on
+	case err != nil:
+		d.clientEnded(err)
+	case c == d.backend:
+		d.wroteLast = true
+		d.machine.WroteBackend(n)
+	default:
+		d.machine.WroteClient(n)
+	}
+	return true
+}
+
+func (d *steps) clientEnded(err error) {
+	switch {
+	case d.clientGone:
+	case err == io.EOF:
+		d.clientFIN = true
+		d.machine.ClientEnded(err)
+	default:
+		d.clientGone = true
+		d.machine.ClientEnded(err)
+	}
+}
+
+// unreadEnd: see drive.unreadEnd.
+func (d *steps) unreadEnd() error {
+	if bytes, end := d.backend.Peek(); !bytes && end == io.EOF {
+		return end
+	}
+	return d.writeErr
+}
+
+// backendEnded tells the machine that the backend's connection has ended with err, once
+// it is known what its program can have read. It reports whether that is known.
+func (d *steps) backendEnded(err error) bool {
+	if err == io.EOF && d.writeErr != nil && !errors.Is(d.writeErr, syscall.EPIPE) {
+		// The failed write has taken the error out of the kernel, which then
+		// reports an end to the reader: it was no FIN.
+		err = d.writeErr
+	}
+	d.phase = judging
+	d.end, d.begun, d.pause = err, d.loop.now, wheelTick
+	return d.judge()
+}
+
+// judge: see drive.undelivered for the proof. It reports whether it knows.
+func (d *steps) judge() bool {
+	v := d.verdict()
+	if v == unknown && d.loop.now-d.begun < proofTime {
+		d.until = d.loop.now + d.pause
+		d.setTimer()
+		d.pause = min(2*d.pause, 20*time.Millisecond)
+		return false
+	}
+	d.phase = stepping
+	d.backendOver, d.waits = true, false
+	d.machine.BackendEnded(d.end, v == proved)
+	return true
+}
+
+func (d *steps) verdict() verdict {
+	switch c := d.backend; {
+	case c.written == d.mark:
+		return proved
+	case d.doCut || d.end != io.EOF:
+		return refuted
+	default:
+		return c.unreadSince(d.mark)
+	}
+}
