@@ -14,7 +14,7 @@ func (p *Pool) TopUp() {
 	}
 	want := p.wanted(time.Now())
 	for want > 0 && p.rest.unless(func() bool { return p.cfg.Slots.Ahead(want) }) {
-		p.wg.Go(p.dialAhead)
+		p.create(true, p.dialedAhead)
 	}
 }
 
@@ -25,8 +25,7 @@ func (p *Pool) wanted(now time.Time) int {
 	return p.demand.wanted(now, p.cfg.VirginTimeout)
 }
 
-func (p *Pool) dialAhead() {
-	_, err := p.create(true)
+func (p *Pool) dialedAhead(_ *pooled, err error) {
 	if IsLocal(err) {
 		p.rest.begin(time.Now()) // before the slot is free for the next one
 	}

@@ -29,6 +29,9 @@ var localFaults = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUF
 // IsLocal reports whether a dial failed because of this machine, which says
 // nothing about the backend.
 func IsLocal(err error) bool {
+	if err == nil {
+		return false // before anything is allocated
+	}
 	var dns *net.DNSError // keeps of its cause the text alone
 	named := errors.As(err, &dns)
 	for _, e := range localFaults {
@@ -39,61 +42,77 @@ func IsLocal(err error) bool {
 	return false
 }
 
-// order is what create asks of puddle's constructor. It travels in the context:
-// puddle calls the constructor from Acquire too, where there is no order and it
-// must not dial.
-type order struct {
-	ahead bool
-	made  *pooled
-}
-
-type orderKey struct{}
+// madeKey is where a context has the connection that puddle's constructor is to give:
+// it is dialed already, so that puddle, which would wait for the dial, has it at once.
+// puddle calls the constructor from Acquire too, where there is none.
+type madeKey struct{}
 
 // construct is puddle's constructor.
-func (p *Pool) construct(ctx context.Context) (*pooled, error) {
-	o, ok := ctx.Value(orderKey{}).(*order)
-	if !ok {
-		return nil, errNoIdle
+func construct(ctx context.Context) (*pooled, error) {
+	if c, ok := ctx.Value(madeKey{}).(*pooled); ok {
+		return c, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.DialTimeout)
-	defer cancel()
+	return nil, errNoIdle
+}
+
+// create dials a connection into puddle's idle set, in a slot that the caller has, and
+// draws the conclusions about the backend's health; then it calls done, from any
+// goroutine. Anybody may have the connection by then: only what never changes and its
+// atomics may be looked at.
+func (p *Pool) create(ahead bool, done func(*pooled, error)) {
+	epoch, start := p.epoch.Load(), time.Now()
+	p.counters.dials.Add(1)
 	c := &pooled{generation: p.generation.Load()}
-	c.layIdle.Store(o.ahead)
-	conn, err := p.cfg.Dial(ctx)
-	if err != nil {
-		return nil, err
+	c.layIdle.Store(ahead)
+	p.wg.Add(1)
+	p.connect(func(conn Conn, err error) {
+		defer p.wg.Done()
+		if err == nil {
+			err = p.put(c, conn)
+		}
+		switch {
+		case err == nil:
+			p.demand.dialed(c.born.Sub(start))
+			if ahead {
+				p.entered(c, p.firstLook(c.born, c.virginUntil(p.cfg.VirginTimeout)))
+			}
+		case p.ctx.Err() != nil: // cut at shutdown
+		case IsLocal(err):
+			p.counters.dialErrors.Add(1)
+		default:
+			p.counters.dialErrors.Add(1)
+			p.down(epoch, err)
+		}
+		done(c, err)
+	})
+}
+
+// connect opens a connection.
+func (p *Pool) connect(done func(Conn, error)) {
+	if p.cfg.Connect != nil {
+		p.cfg.Connect(p.ctx, done)
+		return
 	}
+	go func() {
+		ctx, cancel := context.WithTimeout(p.ctx, p.cfg.DialTimeout)
+		defer cancel()
+		done(p.cfg.Dial(ctx))
+	}()
+}
+
+// put puts a new connection into puddle's idle set. There is a place, since puddle's
+// are as many as the slots.
+func (p *Pool) put(c *pooled, conn Conn) error {
 	c.conn, c.born = conn, time.Now()
 	c.idleSince = c.born
 	if life := p.cfg.MaxLifetime; life > 0 {
 		c.end = c.born.Add(time.Duration(float64(life) * (0.9 + 0.2*rand.Float64())))
 	}
-	o.made = c
-	return c, nil
-}
-
-// create dials a connection into puddle's idle set, in a slot that the caller
-// has, and draws the conclusions about the backend's health. Anybody may have the
-// connection by now: only what never changes and its atomics may be looked at.
-func (p *Pool) create(ahead bool) (*pooled, error) {
-	epoch, start := p.epoch.Load(), time.Now()
-	p.counters.dials.Add(1)
-	o := &order{ahead: ahead}
-	err := p.puddle.CreateResource(context.WithValue(p.ctx, orderKey{}, o))
-	switch {
-	case err == nil:
-		p.demand.dialed(time.Since(start))
-		if ahead {
-			p.entered(o.made, p.firstLook(o.made.born, o.made.virginUntil(p.cfg.VirginTimeout)))
-		}
-	case p.ctx.Err() != nil: // cut at shutdown
-	case IsLocal(err):
-		p.counters.dialErrors.Add(1)
-	default:
-		p.counters.dialErrors.Add(1)
-		p.down(epoch, err)
+	err := p.puddle.CreateResource(context.WithValue(p.ctx, madeKey{}, c))
+	if err != nil {
+		c.close()
 	}
-	return o.made, err
+	return err
 }
 
 // Dial leases a newly dialed connection, for a caller that has reserved a free
@@ -103,7 +122,7 @@ func (p *Pool) Dial(ctx context.Context) (*Lease, error) {
 	p.demand.note(time.Now())
 	for {
 		d := &dial{donec: make(chan struct{})}
-		p.wg.Go(func() { p.dialFor(d) })
+		p.dialFor(d)
 		p.TopUp()
 		if gone := d.wait(ctx, p.cfg.Slots.Orphaned); gone {
 			return nil, ErrOrphaned
@@ -150,20 +169,21 @@ func (d *dial) wait(ctx context.Context, orphan func()) bool {
 // dialFor dials for a client. Where the client has left meanwhile, the
 // connection is as one dialed ahead.
 func (p *Pool) dialFor(d *dial) {
-	c, err := p.create(false)
-	d.mu.Lock()
-	d.done, d.err = true, err
-	orphaned := d.orphaned
-	d.mu.Unlock()
-	close(d.donec)
-	if !orphaned {
-		return
-	}
-	if err == nil {
-		c.layIdle.Store(true)
-	}
-	p.cfg.Slots.AheadDone(err == nil)
-	if err == nil {
-		p.entered(c, p.firstLook(c.born, c.virginUntil(p.cfg.VirginTimeout)))
-	}
+	p.create(false, func(c *pooled, err error) {
+		d.mu.Lock()
+		d.done, d.err = true, err
+		orphaned := d.orphaned
+		d.mu.Unlock()
+		close(d.donec)
+		if !orphaned {
+			return
+		}
+		if err == nil {
+			c.layIdle.Store(true)
+		}
+		p.cfg.Slots.AheadDone(err == nil)
+		if err == nil {
+			p.entered(c, p.firstLook(c.born, c.virginUntil(p.cfg.VirginTimeout)))
+		}
+	})
 }

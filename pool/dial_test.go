@@ -199,7 +199,7 @@ func TestConnectionsThatAreSwappedAreJudgedAsWhatTheyAre(t *testing.T) {
 		old := r.rests(false)
 		r.slots.move(free, dialing)
 		r.dialed++
-		if _, err := r.create(false); err != nil { // a dial has ended, its client is on its way
+		if _, err := r.created(false); err != nil { // a dial has ended, its client is on its way
 			t.Fatal(err)
 		}
 		r.back.all()[1].says(false, fin)

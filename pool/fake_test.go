@@ -140,6 +140,11 @@ func (c *fakeConn) Peek() (bytes bool, end error) {
 	return c.bytes, c.end
 }
 
+func (c *fakeConn) Clean() bool {
+	bytes, end := c.Peek()
+	return !bytes && end == nil
+}
+
 func (c *fakeConn) Watch(f func(bytes bool, end error) bool) (stop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -62,6 +62,10 @@ type Conn interface {
 	// while it has not, io.EOF after a FIN, another error after a failure.
 	Peek() (bytes bool, end error)
 
+	// Clean reports that nothing has happened, as far as that is known: Peek would tell
+	// of no bytes and no end.
+	Clean() bool
+
 	// Watch calls f with what Peek would say, from another goroutine: once soon
 	// and then whenever it changes, until f returns false or stop is called.
 	// stop returns when no call of f is under way or will come; it is not called from f.
@@ -138,6 +142,10 @@ type Config struct {
 	// Dial opens a connection.
 	Dial func(ctx context.Context) (Conn, error)
 
+	// Connect, if not nil, does so in place of Dial without waiting, within DialTimeout:
+	// it calls done once, later, from any goroutine.
+	Connect func(ctx context.Context, done func(Conn, error))
+
 	// Slots is asked before the pool opens a connection of its own accord, and
 	// told of what it closes.
 	Slots Slots
@@ -184,7 +192,7 @@ func New(cfg Config) (*Pool, error) {
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	var err error
 	p.puddle, err = puddle.NewPool(&puddle.Config[*pooled]{
-		Constructor: p.construct,
+		Constructor: construct,
 		Destructor:  func(c *pooled) { c.close() },
 		MaxSize:     int32(cfg.Max),
 	})
@@ -243,13 +251,16 @@ func (p *Pool) wake() {
 // returns nil where the connection turned out to be unusable and was closed: the
 // slot is still the caller's, who may Dial in it.
 func (p *Pool) Take() *Lease {
-	p.demand.note(time.Now())
 	l := p.pop(false)
 	if l != nil {
 		l.Ready = true
 		p.counters.ready.Add(1)
+		if l.Used() { // it comes back: none need be dialed ahead in its place
+			return l
+		}
 		p.rest.ended(false)
 	}
+	p.demand.note(time.Now())
 	p.TopUp()
 	return l
 }

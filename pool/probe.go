@@ -46,7 +46,9 @@ func (p *Pool) probe() {
 		if !p.cfg.Slots.Probe() {
 			continue // every slot is in use: nobody could dial anyway
 		}
-		_, err := p.create(true)
+		errc := make(chan error, 1)
+		p.create(true, func(_ *pooled, err error) { errc <- err })
+		err := <-errc
 		p.cfg.Slots.AheadDone(err == nil)
 		if err == nil {
 			p.up()

@@ -168,6 +168,23 @@ func (r *rig) dialIn(ctx context.Context) (*Lease, error) {
 	return l, err
 }
 
+// created is create, and waits for it.
+func (r *rig) created(ahead bool) (c *pooled, err error) {
+	donec := make(chan struct{})
+	r.create(ahead, func(made *pooled, e error) {
+		c, err = made, e
+		close(donec)
+	})
+	<-donec
+	return c, err
+}
+
+// dialAhead dials in a slot that is reserved for that.
+func (r *rig) dialAhead() {
+	c, err := r.created(true)
+	r.dialedAhead(c, err)
+}
+
 // mustDial is dial where it must succeed.
 func (r *rig) mustDial() *Lease {
 	r.t.Helper()

@@ -56,6 +56,9 @@ func (p *Pool) unfit(c *pooled, now time.Time) Reason {
 	if at, reason := p.expiry(c); !now.Before(at) {
 		return reason
 	}
+	if p.stray(c) && c.conn.Clean() {
+		return fit
+	}
 	switch bytes, end := c.conn.Peek(); {
 	case end != nil:
 		return BackendClosed

@@ -92,8 +92,7 @@ func TestAShortLifeEndsInTime(t *testing.T) {
 		{name: "kept and used", make: func(r *rig) { r.rests(true) }},
 		{name: "dialed ahead", make: func(r *rig) {
 			r.slots.reserveAhead()
-			r.wg.Go(r.dialAhead)
-			synctest.Wait()
+			r.dialAhead()
 		}},
 	}
 	for _, tt := range tests {
@@ -205,7 +204,7 @@ func TestAnEndIsNotForgottenWhereTheSweepComesTooEarly(t *testing.T) {
 				}
 			}
 			r.slots.reserveAhead()
-			r.wg.Go(r.dialAhead)
+			r.create(true, r.dialedAhead)
 		}},
 		{name: "kept, not counted yet", want: 1, make: func(r *rig) {
 			l := r.mustDial()

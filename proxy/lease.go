@@ -40,6 +40,7 @@ type acquire struct {
 	s    *session
 	done func(*lease, error)
 
+	begun   time.Time
 	last    error // of the newest dial
 	pause   time.Duration
 	joined  time.Time // the queue
@@ -71,8 +72,8 @@ func (s *session) acquire(done func(*lease, error)) {
 		}
 		choice.Ready = false
 	}
-	a := &acquire{s: s, done: done, pause: firstLocalPause}
-	a.waiter = waiter{claim: asks, deadline: time.Now().Add(s.srv.cfg.AcquireTimeout), granted: a.granted}
+	a := &acquire{s: s, done: done, pause: firstLocalPause, begun: time.Now()}
+	a.waiter = waiter{claim: asks, deadline: a.begun.Add(s.srv.cfg.AcquireTimeout), granted: a.granted}
 	a.next(choice, err)
 }
 
@@ -198,6 +199,7 @@ func (a *acquire) finish(l *lease, err error) {
 		a.s.srv.keep(l, false) // it left as its turn came
 		l, err = nil, errClientLeft
 	}
+	a.s.wait += time.Since(a.begun)
 	a.done(l, err)
 }
 

@@ -248,8 +248,10 @@ func (d *dispatcher) move(i int, from, to balance.State) {
 // first. If no client waits, the pools of the backends are told that they may have
 // room to dial ahead: while one waited, they had not.
 func (d *dispatcher) unlock(backends ...int) {
-	grants, waiting := d.grants, d.waiters.Len() > 0
-	d.grants = nil
+	var few [4]*waiter // as a rule it is one
+	grants, waiting := append(few[:0], d.grants...), d.waiters.Len() > 0
+	clear(d.grants)
+	d.grants = d.grants[:0]
 	if d.waited && !waiting {
 		backends = d.all // each may have been refused meanwhile
 	}

@@ -145,13 +145,11 @@ func (r *requests) Lease(leased func()) {
 		r.ticket = 0
 	}
 	r.leased = leased
-	r.asks()
 	r.acquire(r.answered)
 }
 
 func (r *requests) answer(l *lease, err error) {
 	r.again = false
-	r.asked()
 	switch {
 	case err == nil:
 		r.hold(l)

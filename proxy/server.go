@@ -170,6 +170,7 @@ func (srv *Server) newPool(i int, b Backend) (*pool.Pool, error) {
 		Slots:         slots{srv.dispatcher, i},
 		Silent:        srv.requests != nil,
 		Stray:         func(c pool.Conn) { srv.stray(i, c) },
+		Connect:       srv.connector(b),
 		Dial: func(ctx context.Context) (pool.Conn, error) {
 			c, err := srv.cfg.Engine.Dial(ctx, b.Network, b.Addr)
 			if err != nil {
@@ -178,6 +179,23 @@ func (srv *Server) newPool(i int, b Backend) (*pool.Pool, error) {
 			return srv.newBackendConn(c), nil
 		},
 	})
+}
+
+// connector returns how an engine that can dials a backend without waiting, else nil.
+func (srv *Server) connector(b Backend) func(context.Context, func(pool.Conn, error)) {
+	e, ok := srv.cfg.Engine.(engine.Connector)
+	if !ok {
+		return nil
+	}
+	return func(ctx context.Context, done func(pool.Conn, error)) {
+		e.Connect(ctx, b.Network, b.Addr, srv.cfg.DialTimeout, func(c engine.Conn, err error) {
+			if err != nil {
+				done(nil, err)
+				return
+			}
+			done(srv.newBackendConn(c), nil)
+		})
+	}
 }
 
 // Serve accepts clients from ln, which it closes, until Shutdown. Then it

@@ -21,7 +21,7 @@ type session struct {
 	id     uint64
 	ticket uint64 // its place in the queue, from when it first asked for a lease
 	client engine.Conn
-	start  time.Duration // on the server's clock, as is since
+	start  time.Duration // on the server's clock
 
 	lease    *lease
 	again    bool            // it asks once more for what it has asked for
@@ -30,7 +30,6 @@ type session struct {
 	backend  int32           // of the newest lease, counted from 1; 0: there was none
 	stale    int32           // connections met that their backends had ended
 	unread   []byte          // of the client, to be relayed first
-	since    time.Duration   // when it asked for a lease
 	wait     time.Duration   // for leases, in all
 	up, down int64           // bytes delivered
 	requests *exchange.Stats // of its requests, once they have ended
@@ -51,13 +50,11 @@ func (s *session) run() {
 
 // serve asks for a connection; leased has it.
 func (s *session) serve() {
-	s.asks()
 	s.acquire(s.leased)
 }
 
 // leased has the engine relay; relayed goes on when it has moved the bytes.
 func (s *session) leased(l *lease, err error) {
-	s.asked()
 	if err != nil {
 		if s.stale > 0 {
 			s.client.Abort() // it was established: a FIN would pass for the backend's
@@ -70,10 +67,6 @@ func (s *session) leased(l *lease, err error) {
 	s.unread = nil // where the relay does not get rid of it, the engine keeps it
 	s.srv.cfg.Engine.Relay(s.srv.cutCtx, s.client, l.conn(), cfg, s.relayed)
 }
-
-// asks and asked measure the wait for a lease.
-func (s *session) asks()  { s.since = s.srv.clock() }
-func (s *session) asked() { s.wait += s.srv.clock() - s.since }
 
 // hold takes a lease.
 func (s *session) hold(l *lease) {

@@ -55,7 +55,7 @@ step "tests, race detector"
 go test -race -shuffle=on ./...
 
 step "tests, one processor"
-GOMAXPROCS=1 go test -count=1 ./... # the number is no part of what the test cache goes by
+GOMAXPROCS=1 go test -short -count=1 ./... # the number is no part of what the test cache goes by
 
 step "fuzz"
 for pkg in $(go list ./...); do

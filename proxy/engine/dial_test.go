@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -108,4 +109,56 @@ func (b *bench) dial(ctx context.Context, network, addr string) Conn {
 	}
 	b.Cleanup(func() { c.Close() })
 	return c
+}
+
+// A Connector tells later what Dial would have returned.
+func testConnect(t *testing.T, newEngine func(Config) Engine) {
+	ln, closed := proxytest.Listen(t, "tcp"), proxytest.Listen(t, "tcp")
+	closed.Close()
+	_, port, _ := net.SplitHostPort(ln.Addr().String())
+	full := fullBacklog(t)
+	tests := []struct {
+		name, addr string
+		cut        time.Duration // when the context ends
+		want       error
+	}{
+		{name: "an address", addr: ln.Addr().String()},
+		{name: "a name", addr: "localhost:" + port},
+		{name: "a port where nobody listens", addr: closed.Addr().String(), want: syscall.ECONNREFUSED},
+		{name: "no answer in time", addr: full, want: os.ErrDeadlineExceeded},
+		{name: "its context ends", addr: full, cut: 10 * time.Millisecond, want: context.Canceled},
+		{name: "its context has ended", addr: full, cut: -1, want: context.Canceled},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t, newEngine)
+			e, ok := b.engine.(Connector)
+			if !ok {
+				t.Skip("it dials by Dial alone")
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if tt.cut < 0 {
+				cancel()
+			} else if tt.cut > 0 {
+				time.AfterFunc(tt.cut, cancel)
+			}
+			errc := make(chan error)
+			e.Connect(ctx, "tcp", tt.addr, 100*time.Millisecond, func(c Conn, err error) {
+				if err == nil {
+					c.Close()
+				}
+				go func() { errc <- err }()
+			})
+			select {
+			case err := <-errc:
+				var op *net.OpError
+				if !errors.Is(err, tt.want) || err != nil && (!errors.As(err, &op) || op.Op != "dial") {
+					t.Errorf("Connect = %v; want a dial's %v", err, tt.want)
+				}
+			case <-time.After(patience):
+				t.Error("Connect is not over")
+			}
+		})
+	}
 }

@@ -483,7 +483,7 @@ func testDriveWaits(t *testing.T, newEngine func(Config) Engine) {
 			for range 50 { // nobody reads the client's
 				write(t, backend, "x")
 			}
-			proxytest.Eventually(t, "the backend's bytes to be read", func() bool { in, _ := bc.Peek(); return !in && outQueue(t, backend) == 0 })
+			proxytest.Eventually(t, "the backend's bytes to arrive", func() bool { return outQueue(t, backend) == 0 })
 			if n, err := s.receive(io.LimitReader(client, size), 10000); n != size || err != nil {
 				t.Fatal(n, err)
 			}
@@ -730,6 +730,33 @@ func testDriveLeases(t *testing.T, newEngine func(Config) Engine) {
 		doWake()
 		close(woken)
 		d.wait()
+	})
+
+	t.Run("a client that has sent more is seen leaving", func(t *testing.T) {
+		for _, leaves := range []func(proxytest.Conn){func(c proxytest.Conn) { c.Close() }, func(c proxytest.Conn) { reset(c) }} {
+			b := newBench(t, newEngine)
+			cc, client := b.client("tcp")
+			seenc := make(chan seen, 10)
+			p := request(t, func() Conn {
+				defer cc.Watch(func(bytes bool, end error) bool {
+					seenc <- seen{bytes, end}
+					return end == nil
+				})()
+				for _, more := range []string{"more", " and more"} {
+					write(t, client, more)
+					awaitAcked(t, client)
+				}
+				for !proxytest.Receive(t, seenc, "the bytes").bytes {
+				}
+				leaves(client)
+				for proxytest.Receive(t, seenc, "the client to be seen leaving").end == nil {
+				}
+				return nil
+			})
+			d := b.drive(cc, p, DriveConfig{})
+			write(t, client, "request")
+			d.wait()
+		}
 	})
 
 	t.Run("a cut during the lease is not lost", func(t *testing.T) {

@@ -27,6 +27,25 @@
 // where the machine keeps it. All are given back without a deadline. The engine reads
 // no more than a step wants, so that whoever comes next finds the rest.
 //
+// # The loops (epoll, uring)
+//
+// A loop is one goroutine that runs many relays and drives. Each is a state machine
+// (pair_linux.go, steps_linux.go): an event, a timer or a posted task has it do what
+// there is to do, and it returns. What differs between epoll and uring is behind the
+// small interface kernel (loop_linux.go). All that belongs to a connection (loopConn) and
+// is not atomic is its loop's while it has a user, which is a relay, a drive or a dial;
+// without one it is its holder's. A connection moves to the loop of its client when that
+// leases it. Other goroutines only post tasks, under the loop's mu; who posts to a loop
+// that waits pokes it. Timers lie on a wheel. The kernel's memory (provided buffers)
+// belongs to the ring from give to take, and to the chunk in between.
+//
+// When something goes wrong there: a descriptor that is used again is told from the one
+// before by a generation; an operation is cancelled and awaited (kernel.settle) before a
+// connection goes back to its holder; want of buffers leaves the bytes in the socket; a
+// completion queue that overflows is flushed by the kernel later; accepting without
+// descriptors rests as everywhere (Handler.Failed); and what a slow reader does not take
+// is copied out of the shared buffers.
+//
 // # What happens when, during a relay
 //
 //   - The client or the backend is gone: its reset ends the session; its FIN ends
@@ -94,6 +113,13 @@ type Engine interface {
 	Close()
 }
 
+// A Connector is an Engine that can dial without a goroutine for each dial.
+type Connector interface {
+	// Connect is Dial that does not wait: it calls done once, later, from any goroutine;
+	// done must not wait either. The dial ends with ctx, and after timeout.
+	Connect(ctx context.Context, network, addr string, timeout time.Duration, done func(Conn, error))
+}
+
 // A Listener accepts clients.
 type Listener interface {
 	// Serve accepts clients for h until Close. It returns when no method of h is
@@ -134,6 +160,10 @@ type Conn interface {
 	// while it has not, io.EOF after a FIN, another error after a failure. Where
 	// the platform cannot tell, it says that nothing has happened.
 	Peek() (bytes bool, end error)
+
+	// Clean reports that nothing has happened, as far as that is known: Peek would tell
+	// of no bytes and no end. It may go by what was known a moment ago, and costs less.
+	Clean() bool
 
 	// PeekBytes copies to p what can be read, without waiting and without taking
 	// it, and returns how many bytes. Where the platform cannot, it copies none.
@@ -231,7 +261,7 @@ type Half struct {
 	Taken   int64 // bytes read from its source
 	Moved   int64 // of these, bytes given to its destination's kernel
 	FIN     bool  // its source sent a FIN
-	FINSent bool  // which was relayed to its destination
+	FINSent bool  // which was relayed to its destination, or is by the Close that must follow
 }
 
 // Result tells what a relay did.

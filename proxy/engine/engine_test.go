@@ -42,6 +42,7 @@ func testEngine(t *testing.T, newEngine func(Config) Engine) {
 		{"never stale", testNeverStale},
 		{"drive", testDrive},
 		{"dial", testDial},
+		{"connect", testConnect},
 		{"listen", testListen},
 		{"options", testOptions},
 	}

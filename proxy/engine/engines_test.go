@@ -44,7 +44,7 @@ func onEngines[T interface {
 	}
 }
 
-// working returns the engines to fuzz: each gets every input.
+// working returns the engines to fuzz.
 func working(f *testing.F) (all []kind) {
 	f.Helper()
 	for _, k := range kinds {

@@ -16,14 +16,22 @@ import (
 // in the connection's state until a read or a write has found out more. What epoll
 // promises is in epoll(7): with stream sockets a read that brings less than was asked
 // for has taken all there was (since 2.6.9, when it began to hold); what comes later
-// is a new edge. A FIN is told of as EPOLLRDHUP (2.6.17), also where bytes are in front
+// is a new edge. That does not hold where an urgent byte, or on a Unix socket descriptors
+// that come along, end a read: then one goes on until there is nothing. A FIN is told of as EPOLLRDHUP (2.6.17), also where bytes are in front
 // of it.
+//
+// The writes of all the events of one wait are made together, after the reads: the
+// receivers on this machine are woken once for many messages, not for each, which costs
+// more than the write itself.
 type epoll struct {
 	loop   *loop
 	fd     int
-	wakeFD int // an eventfd
-	buf    []byte
-	order  uint64
+	wakeFD int         // an eventfd
+	buf    []byte      // what is read, and what is to be written
+	used   int         // of buf, until the next flush
+	outs   []*loopConn // with something to write
+	spare  []*loopConn
+	order  uint64 // flushes
 	events [128]unix.EpollEvent
 	quiet  bool // the last raw wait brought nothing
 
@@ -56,12 +64,12 @@ func (k *epoll) close() {
 // control changes what the kernel tells of a descriptor.
 func (k *epoll) control(op int, fd int32, gen uint32, events uint32) error {
 	ev := unix.EpollEvent{Events: events, Fd: fd, Pad: int32(gen)}
-	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(k.fd, op, int(fd), &ev))
+	return epollControl(k.fd, op, int(fd), &ev)
 }
 
 // connEvents are the edges of a connection. Room to write is added where a write has
 // found none: most never do.
-const connEvents = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET
+const connEvents = unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLRDHUP | unix.EPOLLET
 
 func (k *epoll) own(c *loopConn) error {
 	if err := k.control(unix.EPOLL_CTL_ADD, c.fd, c.gen, connEvents); err != nil {
@@ -82,48 +90,70 @@ func (k *epoll) awaitRoom(c *loopConn) {
 	}
 }
 
+// leastRoom is how much room a read finds in the buffer.
+const leastRoom = 64 << 10
+
 func (k *epoll) take(c *loopConn, limit int) (chunk, error) {
 	if !c.is(stateReadable) {
 		return chunk{}, errAgain
 	}
-	limit = min(limit, len(k.buf))
-	n, err := readFD(int(c.fd), k.buf[:limit])
+	if len(k.buf)-k.used < leastRoom {
+		k.writeAll()
+	}
+	limit = min(limit, len(k.buf)-k.used)
+	n, err := readFD(int(c.fd), k.buf[k.used:k.used+limit])
 	switch {
 	case err == unix.EAGAIN:
 		c.clear(stateReadable)
 		return chunk{}, errAgain
 	case err != nil || n == 0:
 		return chunk{}, readEnd(err)
-	case n < limit && !c.is(stateEnded):
+	case n < limit && !c.is(stateEnded|stateUrgent) && c.peer.isTCP():
 		c.clear(stateReadable)
 	}
-	return chunk{k.buf[:n], noBuffer}, nil
+	return chunk{k.buf[k.used : k.used+n : k.used+n], inBuffer}, nil
 }
 
-func (k *epoll) drop(chunk) {}
+// inBuffer is the id of a chunk that lies at the end of what is used of the buffer.
+const inBuffer = -2
 
-// send writes, and keeps what does not fit.
+func (k *epoll) drop(chunk)            {}
+func (k *epoll) expect(*loopConn, int) {}
+
+// send has a chunk written by the next flush. What then does not fit is kept.
 func (k *epoll) send(c *loopConn, ch chunk) {
-	p := ch.p
 	if c.sendErr != nil {
 		return
 	}
-	if len(c.out) == 0 {
-		n, err := k.write(c, p)
-		if p = p[n:]; err != nil && err != errAgain {
-			c.sendErr = err
-			return
-		}
+	if ch.id == inBuffer {
+		k.used += len(ch.p)
 	}
-	if len(p) > 0 {
-		c.hold(p)
-	}
+	c.out = ch.p
+	c.set(stateKeeps)
+	k.outs = append(k.outs, c)
 }
 
+// mostCopied is how much of a message is copied to be written with those of others.
+const mostCopied = 16 << 10
+
 func (k *epoll) write(c *loopConn, p []byte) (int, error) {
-	if !c.is(stateWritable) {
+	switch {
+	case !c.is(stateWritable):
 		return 0, errAgain
+	case len(p) > mostCopied:
+		return k.writeNow(c, p)
+	case len(k.buf)-k.used < len(p):
+		k.writeAll()
 	}
+	c.out = k.buf[k.used : k.used+len(p)]
+	k.used += copy(c.out, p)
+	c.clear(stateKeeps)
+	k.outs = append(k.outs, c)
+	return 0, errPending
+}
+
+func (k *epoll) writeNow(c *loopConn, p []byte) (int, error) {
+	c.beforeWrite()
 	n, err := writeFD(int(c.fd), p)
 	c.written += uint64(n)
 	switch {
@@ -138,9 +168,43 @@ func (k *epoll) write(c *loopConn, p []byte) (int, error) {
 	return n, nil
 }
 
+// writeAll makes the writes that were put off. Their events come with the flush.
+func (k *epoll) writeAll() {
+	k.used = 0
+	k.order++
+	for _, c := range k.outs {
+		if p := c.out; len(p) > 0 && c.outBuf == nil {
+			n, err := k.writeNow(c, p)
+			c.out = nil
+			switch {
+			case err != nil && err != errAgain:
+				c.sendErr = err
+			case n < len(p) && c.is(stateKeeps):
+				c.hold(p[n:])
+			}
+		}
+	}
+}
+
+func (k *epoll) flush() {
+	if len(k.outs) == 0 {
+		return
+	}
+	k.writeAll()
+	outs := k.outs
+	k.outs = k.spare[:0]
+	for _, c := range outs {
+		k.loop.event(c)
+	}
+	clear(outs)
+	k.spare = outs
+}
+
+func (k *epoll) unflushed() bool { return len(k.outs) > 0 }
+
 // sendHeld writes what was kept.
 func (k *epoll) sendHeld(c *loopConn) {
-	n, err := k.write(c, c.out)
+	n, err := k.writeNow(c, c.out)
 	if err != nil && err != errAgain {
 		c.sendErr = err
 		c.letGo()
@@ -155,15 +219,20 @@ func (k *epoll) sendHeld(c *loopConn) {
 // loop's.
 func (k *epoll) window() int { return 0 }
 
-func (k *epoll) asked() uint64 { k.order++; return k.order }
-func (k *epoll) heard() uint64 { return k.order }
+func (k *epoll) asked() uint64          { k.order++; return k.order }
+func (k *epoll) heard(*loopConn) uint64 { return k.order }
 
-func (k *epoll) writing(*loopConn) bool { return false }
-func (k *epoll) stream(*loopConn)       {}
+// writing: what is kept is not under way.
+func (k *epoll) writing(c *loopConn) bool { return len(c.out) > 0 && c.outBuf == nil }
+func (k *epoll) stream(*loopConn)         {}
 
 // Who is registered is watched.
 func (k *epoll) watch(*loopConn)   {}
 func (k *epoll) unwatch(*loopConn) {}
+
+func (k *epoll) knowsClean(c *loopConn) bool {
+	return c.state.Load()&(stateRegistered|stateReadable|stateEnded) == stateRegistered
+}
 
 func (k *epoll) glance(c *loopConn) (bytes bool, end error) {
 	if !c.is(stateReadable | stateEnded) {
@@ -172,8 +241,11 @@ func (k *epoll) glance(c *loopConn) (bytes bool, end error) {
 	return c.Peek()
 }
 
-// settle has nothing to end but what was kept.
+// settle has nothing to end but what was kept, or put off.
 func (k *epoll) settle(c *loopConn) bool {
+	if k.writing(c) {
+		k.writeAll()
+	}
 	c.letGo()
 	return true
 }
@@ -229,7 +301,7 @@ func (k *epoll) wait(limit time.Duration) error {
 	if err != nil {
 		return os.NewSyscallError("epoll_wait", err)
 	}
-	k.loop.tick()
+	k.loop.woke()
 	k.hand(n)
 	return nil
 }
@@ -262,7 +334,7 @@ func (k *epoll) hand(n int) {
 			k.accept(k.listeners[ev.Fd])
 			continue
 		}
-		c := k.loop.engine.table.find(ev.Fd, uint32(ev.Pad))
+		c := k.loop.engine.table.find(ev.Fd, uint32(ev.Pad), ^uint32(0))
 		if c == nil || c.loop.Load() != k.loop {
 			continue
 		}
@@ -279,11 +351,14 @@ func (k *epoll) note(c *loopConn, events uint32) {
 	if events&unix.EPOLLIN != 0 {
 		bits |= stateReadable
 	}
+	if events&unix.EPOLLPRI != 0 {
+		bits |= stateReadable | stateUrgent
+	}
 	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		bits |= stateReadable | stateEnded | stateWritable // a write finds out too
 	}
 	c.set(bits)
-	if bits&stateWritable != 0 && len(c.out) > 0 && c.user != nil {
+	if bits&stateWritable != 0 && c.userOn(k.loop) != nil && c.outBuf != nil {
 		k.sendHeld(c)
 	}
 }

@@ -51,9 +51,17 @@ type kernel interface {
 	// how far it came, c.owed what is left; events tell when that changes.
 	send(c *loopConn, ch chunk)
 
-	// write gives the kernel what it takes of p now. errAgain: nothing; there will be
-	// an event.
+	// write gives the kernel what it takes of p. errAgain: nothing now; there will be an
+	// event when there is room. errPending: p has been copied, and there will be an event
+	// when it is known, by c.written and c.sendErr, what was taken; until then writing.
 	write(c *loopConn, p []byte) (int, error)
+
+	// expect tells that at most limit bytes of c will soon be taken.
+	expect(c *loopConn, limit int)
+
+	// flush makes the writes that wait for those of other connections; see epoll.
+	flush()
+	unflushed() bool // it had more to do
 
 	// awaitRoom sees to it that there is an event when c can be written to.
 	awaitRoom(c *loopConn)
@@ -62,10 +70,10 @@ type kernel interface {
 	// more.
 	window() int
 
-	// asked and heard order writes and reads: what was taken by the last take was read
-	// after a write had begun where heard is not below what asked returned then.
+	// asked and heard order writes and reads: what was taken from c last was read after a
+	// write had ended where heard is not below what asked returned then.
 	asked() uint64
-	heard() uint64
+	heard(c *loopConn) uint64
 
 	// writing tells whether it is not known yet how much the kernel has taken of what
 	// was sent.
@@ -80,6 +88,10 @@ type kernel interface {
 	unwatch(c *loopConn)
 	glance(c *loopConn) (bytes bool, end error)
 
+	// knowsClean reports that nothing has come on c that has not been taken, as was known
+	// in this turn of the loop or the last. Any goroutine may ask.
+	knowsClean(c *loopConn) bool
+
 	// settle ends what the kernel is still doing with c for its user. It reports
 	// false where that takes time: there will be an event.
 	settle(c *loopConn) bool
@@ -88,8 +100,8 @@ type kernel interface {
 	listen(l *loopListener)
 	pause(l *loopListener)
 
-	// wait waits for events, at most for limit (negative: for any time), and hands
-	// them out.
+	// wait waits for events, at most for limit (negative: for any time), says that the
+	// loop woke, and hands them out.
 	wait(limit time.Duration) error
 	// poke ends a wait that is under way or about to begin.
 	poke()
@@ -124,28 +136,32 @@ func (l *loop) run() {
 	defer close(l.donec)
 	defer l.kernel.close()
 	for !l.stopped {
+		l.kernel.flush()
 		l.waiting.Store(true)
 		err := l.kernel.wait(l.patience())
-		l.waiting.Store(false)
+		l.woke()
 		if err != nil {
 			panic(err) // only a wrong argument, or want of memory in the kernel
 		}
-		l.tick()
 		l.wheel.advance(l.now)
 		l.runPosted()
 		l.runTodo()
 	}
 }
 
-// tick looks at the clock.
-func (l *loop) tick() { l.now = time.Since(l.epoch) }
+// woke is called when a wait has ended: before the events are handed out, since what
+// they post runs anyway and needs no poke, and after, when the time has gone on.
+func (l *loop) woke() {
+	l.waiting.Store(false)
+	l.now = time.Since(l.epoch)
+}
 
 // patience is how long the loop may wait.
 func (l *loop) patience() time.Duration {
 	l.mu.Lock()
 	posted := len(l.posted)
 	l.mu.Unlock()
-	if posted+len(l.todo) > 0 {
+	if posted+len(l.todo) > 0 || l.kernel.unflushed() {
 		return 0
 	}
 	due, ok := l.wheel.due()
@@ -190,7 +206,7 @@ func (l *loop) open(c *loopConn) error {
 			return nil
 		}
 		was.kernel.release(c)
-		c.clear(stateRegistered | stateReadable | stateEnded)
+		c.clear(stateRegistered | stateReadable | stateEnded | stateUrgent)
 	}
 	c.loop.Store(l)
 	return l.kernel.own(c)
@@ -214,8 +230,8 @@ func (l *loop) event(c *loopConn) {
 	if w := c.watch.Load(); w != nil {
 		w.look()
 	}
-	if c.user != nil {
-		c.user.event(c)
+	if u := c.userOn(l); u != nil {
+		u.event(c)
 	}
 }
 

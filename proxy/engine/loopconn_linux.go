@@ -2,7 +2,6 @@ package engine
 
 import (
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 
@@ -22,7 +21,7 @@ type loopConn struct {
 	loop   atomic.Pointer[loop]
 	state  atomic.Uint32
 	watch  atomic.Pointer[watch]
-	user   user // of its loop
+	seat   atomic.Pointer[seat]
 
 	unread  []byte // bytes of a client that a stale backend did not get
 	out     []byte // what the kernel did not take yet of what was sent
@@ -41,15 +40,33 @@ type user interface {
 	event(c *loopConn)
 }
 
+// seat is a user and its loop. An event that comes late to a loop which had the
+// connection before is not for the user that it has on another.
+type seat struct {
+	loop *loop
+	user user
+}
+
+// userOn returns the user of c, where that runs on l; otherwise nil.
+func (c *loopConn) userOn(l *loop) user {
+	if s := c.seat.Load(); s != nil && s.loop == l {
+		return s.user
+	}
+	return nil
+}
+
 // The bits of loopConn.state.
 const (
 	stateReadable   = 1 << iota // there may be something to read: bytes, an end or a failure
 	stateWritable               // there may be room to write
 	stateEnded                  // the peer has sent a FIN, or the connection has failed
+	stateUrgent                 // an urgent byte has come: a short read does not mean that nothing is left
 	stateRegistered             // the loop's kernel tells of it
 	stateRoom                   // the kernel tells of room to write
+	stateKeeps                  // what does not fit of out is kept, for a relay
 	stateWatched                // it is in the epoll set of those that nobody uses (uring_linux.go)
 	stateLasting                // it has the options of a connection that lasts
+	stateNagle                  // it has been dialed, and has Nagle's algorithm still
 )
 
 func (c *loopConn) is(bit uint32) bool { return c.state.Load()&bit != 0 }
@@ -61,11 +78,25 @@ func (c *loopConn) RemoteAddr() net.Addr { return c.peer.addr() }
 
 // Peek tells whether bytes can be read and how the peer has ended the connection.
 func (c *loopConn) Peek() (bytes bool, end error) {
-	if a := c.ahead; a != nil && a.end != nil {
-		return len(c.unread) > 0, a.end
+	has := len(c.unread) > 0
+	if a := c.ahead; a != nil {
+		if has = has || len(a.arrived) > 0; a.end != nil {
+			return has, a.end
+		}
 	}
 	bytes, end = peek(int(c.fd))
-	return bytes || len(c.unread) > 0, end
+	return bytes || has, end
+}
+
+// Clean reports whether nothing has come, as far as the kernel of its loop knows.
+func (c *loopConn) Clean() bool {
+	if l := c.loop.Load(); l != nil && len(c.unread) == 0 && l.kernel.knowsClean(c) {
+		return true
+	}
+	// A peek that finds nothing costs half of what poll does. An error it would take
+	// away; whoever has not a clean connection closes it.
+	n, err := peekFD(int(c.fd))
+	return n < 0 && err == unix.EAGAIN && len(c.unread) == 0
 }
 
 // PeekBytes copies what can be read.
@@ -77,7 +108,7 @@ func (c *loopConn) PeekBytes(p []byte) int {
 
 // Unacked returns how many bytes the kernel still holds for the peer.
 func (c *loopConn) Unacked() int {
-	n, _ := unix.IoctlGetInt(int(c.fd), unix.SIOCOUTQ)
+	n, _ := bytesIn(int(c.fd), unix.SIOCOUTQ)
 	return n
 }
 
@@ -92,7 +123,7 @@ func (c *loopConn) Close() error {
 	err := net.ErrClosed
 	c.once.Do(func() {
 		c.engine.table.remove(c)
-		err = os.NewSyscallError("close", unix.Close(int(c.fd)))
+		err = closeFD(int(c.fd))
 		c.engine.conns.Done()
 	})
 	return err
@@ -108,11 +139,8 @@ func (c *loopConn) owed() int {
 
 // hold keeps p until there is room to write.
 func (c *loopConn) hold(p []byte) {
-	if c.outBuf == nil && len(p) <= maxBuffer {
-		c.outBuf = getBuffer(len(p))
-		c.out = c.outBuf.data[:0]
-	}
-	c.out = append(c.out, p...)
+	c.outBuf = getBuffer(min(len(p), maxBuffer))
+	c.out = append(c.outBuf.data[:0], p...)
 }
 
 // letGo gives up what was kept.
@@ -124,7 +152,7 @@ func (c *loopConn) letGo() {
 }
 
 // closeWrite sends a FIN.
-func (c *loopConn) closeWrite() { unix.Shutdown(int(c.fd), unix.SHUT_WR) }
+func (c *loopConn) closeWrite() { shutdownFD(int(c.fd)) }
 
 // tcpState: see rawIO.tcpState.
 func (c *loopConn) tcpState() (closed bool, acked uint64, ok bool) { return tcpState(int(c.fd)) }
@@ -138,6 +166,16 @@ func (c *loopConn) lasts() {
 	c.set(stateLasting)
 	if c.peer.isTCP() {
 		setOptions(int(c.fd), c.engine.cfg.options())
+	}
+}
+
+// beforeWrite turns Nagle's algorithm off where there has been a write before. It
+// matters from then on: it holds back a small segment behind one that is not acknowledged
+// (tcp_nagle_check), and many a short session writes once.
+func (c *loopConn) beforeWrite() {
+	if c.written > 0 && c.is(stateNagle) {
+		c.clear(stateNagle)
+		unix.SetsockoptInt(int(c.fd), unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	}
 }
 
@@ -206,5 +244,10 @@ func (w *watch) stop() {
 	w.c.watch.CompareAndSwap(w, nil)
 }
 
-// failure takes the cause of a failure out of the kernel.
-func (c *loopConn) failure() error { return socketFailure(int(c.fd)) }
+// failure takes the cause of a failure out of the kernel, unless a recv has.
+func (c *loopConn) failure() error {
+	if a := c.ahead; a != nil && a.end != nil {
+		return a.end
+	}
+	return socketFailure(int(c.fd))
+}

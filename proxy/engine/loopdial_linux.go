@@ -3,9 +3,12 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,7 +42,11 @@ func (a dialAddr) String() string  { return a.addr }
 
 func (e *Loops) dialNetwork(ctx context.Context, network, addr string) (*loopConn, error) {
 	if network == "unix" {
-		return e.connect(ctx, unix.AF_UNIX, &unix.SockaddrUnix{Name: addr}, peerAddr{path: addr})
+		to, err := unixTarget(addr)
+		if err != nil {
+			return nil, err
+		}
+		return e.connectWait(ctx, to)
 	}
 	at, err := resolve(ctx, addr)
 	if err != nil {
@@ -48,7 +55,7 @@ func (e *Loops) dialNetwork(ctx context.Context, network, addr string) (*loopCon
 	for i, a := range at {
 		var c *loopConn
 		some, cancel := share(ctx, len(at)-i)
-		c, err = e.connectTCP(some, a)
+		c, err = e.connectWait(some, tcpTarget(a))
 		cancel()
 		if err == nil || ctx.Err() != nil {
 			return c, err
@@ -91,86 +98,133 @@ func resolve(ctx context.Context, addr string) ([]netip.AddrPort, error) {
 	return at, err
 }
 
-func (e *Loops) connectTCP(ctx context.Context, at netip.AddrPort) (*loopConn, error) {
-	peer := peerAt(at)
-	if peer.kind == peerTCP4 {
-		return e.connect(ctx, unix.AF_INET, &unix.SockaddrInet4{Port: int(peer.port), Addr: [4]byte(peer.ip[:4])}, peer)
-	}
-	return e.connect(ctx, unix.AF_INET6, &unix.SockaddrInet6{Port: int(peer.port), Addr: peer.ip, ZoneId: peer.zone}, peer)
+// target is what a socket is connected to.
+type target struct {
+	domain int
+	name   *sockaddr
+	peer   peerAddr
 }
 
-func (e *Loops) connect(ctx context.Context, domain int, sa unix.Sockaddr, peer peerAddr) (*loopConn, error) {
+func tcpTarget(at netip.AddrPort) target {
+	at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+	t := target{domain: unix.AF_INET, name: inetSockaddr(at), peer: peerAt(at)}
+	if !at.Addr().Is4() {
+		t.domain = unix.AF_INET6
+	}
+	return t
+}
+
+func unixTarget(path string) (target, error) {
+	name, err := unixSockaddr(path)
+	return target{domain: unix.AF_UNIX, name: name, peer: peerAddr{path: path}}, err
+}
+
+// connectWait connects to a target, and waits for that.
+func (e *Loops) connectWait(ctx context.Context, to target) (*loopConn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	fd, err := unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
-	}
-	if peer.isTCP() {
-		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
-	}
-	err = unix.Connect(fd, sa)
-	if err == unix.EINTR || err == unix.EINPROGRESS {
-		// On this machine the handshake is often over when connect returns.
-		err = connected(fd)
-	}
-	c := e.newConn(fd, peer)
+	c, err := e.connect(to)
 	if err == errAgain {
-		err = e.awaitConnect(ctx, c)
+		err = e.awaitConnect(ctx, c, to)
 	}
-	if err != nil {
-		c.Close()
-		var errno unix.Errno
-		if errors.As(err, &errno) {
-			err = os.NewSyscallError("connect", errno)
-		}
-		return nil, err
-	}
-	return c, nil
+	return connectEnd(c, err)
 }
 
-// connected tells how a connect has ended. errAgain: it has not.
-func connected(fd int) error {
-	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
-	n, err := unix.Poll(fds[:], 0)
-	if n == 0 || err == unix.EINTR {
-		return errAgain
+// connectEnd closes c, which may be nil, where the connect has failed.
+func connectEnd(c *loopConn, err error) (*loopConn, error) {
+	if err == nil && isSelf(c) {
+		err = unix.ECONNREFUSED
 	}
+	if err == nil {
+		return c, nil
+	}
+	if c != nil {
+		c.Close()
+	}
+	var errno unix.Errno
+	if errors.As(err, &errno) && c != nil {
+		err = os.NewSyscallError("connect", errno)
+	}
+	return nil, err
+}
+
+// isSelf reports whether a socket is connected to itself, which happens where nobody
+// listens on a port that the kernel chooses for it: then there are two SYNs, and no
+// listener.
+func isSelf(c *loopConn) bool {
+	if low, high := ownPorts(); !c.peer.isTCP() || c.peer.port < low || c.peer.port > high {
+		return false
+	}
+	local, err := unix.Getsockname(int(c.fd))
 	if err != nil {
-		return err
+		return false
 	}
-	if n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || n != 0 {
-		return errors.Join(err, unix.Errno(n))
+	switch l := local.(type) {
+	case *unix.SockaddrInet4:
+		return l.Port == int(c.peer.port) && l.Addr == [4]byte(c.peer.ip[:4])
+	case *unix.SockaddrInet6:
+		return l.Port == int(c.peer.port) && l.Addr == c.peer.ip
 	}
-	return nil
+	return false
+}
+
+// ownPorts returns the range of the ports that the kernel chooses from.
+var ownPorts = sync.OnceValues(func() (low, high uint16) {
+	low, high = 1, math.MaxUint16
+	if text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
+		fmt.Sscan(string(text), &low, &high)
+	}
+	return low, high
+})
+
+// connect begins to connect. errAgain: it goes on.
+func (e *Loops) connect(to target) (*loopConn, error) {
+	fd, err := socketFD(to.domain)
+	if err != nil {
+		return nil, err
+	}
+	c := e.newConn(fd, to.peer)
+	if to.peer.isTCP() {
+		c.set(stateNagle)
+	}
+	if err := connectFD(fd, to.name); err != errAgain {
+		return c, err
+	}
+	// On this machine the handshake is over as connect returns: what answers the SYN
+	// comes before the socket is unlocked, and is looked at when it is.
+	return c, connectFD(fd, to.name)
 }
 
 // connecting is a connect that a loop waits for.
 type connecting struct {
-	c     *loopConn
-	donec chan error // buffered(1)
-	over  bool
-	err   error // once over
+	c    *loopConn
+	seat seat
+	to   target
+	done func(error)
+	over bool
+	err  error // once over
 }
 
 // awaitConnect waits until c is connected, or ctx ends.
-func (e *Loops) awaitConnect(ctx context.Context, c *loopConn) error {
+func (e *Loops) awaitConnect(ctx context.Context, c *loopConn, to target) error {
 	l := e.loopOf(c)
-	w := &connecting{c: c, donec: make(chan error, 1)}
+	donec := make(chan error, 1)
+	w := &connecting{c: c, to: to, done: func(err error) { donec <- err }}
 	l.post(w)
 	select {
-	case err := <-w.donec:
+	case err := <-donec:
 		return err
 	case <-ctx.Done():
 	}
 	l.post(taskFunc(func() { w.end(ctx.Err()) }))
-	return <-w.donec
+	return <-donec
 }
 
 func (w *connecting) run() {
 	l := w.c.loop.Load()
-	w.c.user = w
+	w.seat = seat{w.c.loop.Load(), w}
+	w.c.seat.Store(&w.seat)
 	if err := l.open(w.c); err != nil {
 		w.end(err)
 		return
@@ -182,7 +236,7 @@ func (w *connecting) run() {
 func (w *connecting) event(c *loopConn) {
 	if w.over {
 		w.end(w.err)
-	} else if err := connected(int(c.fd)); err != errAgain {
+	} else if err := connectFD(int(c.fd), w.to.name); err != errAgain {
 		w.end(err)
 	}
 }
@@ -192,8 +246,81 @@ func (w *connecting) end(err error) {
 	if !w.over {
 		w.over, w.err = true, err
 	}
-	if w.c.user == w && w.c.loop.Load().kernel.settle(w.c) {
-		w.c.user = nil
-		w.donec <- w.err
+	if w.c.seat.Load() == &w.seat && w.c.loop.Load().kernel.settle(w.c) {
+		w.c.seat.Store(nil)
+		w.done(w.err)
 	}
+}
+
+// connectLater is one call of Connect.
+type connectLater struct {
+	loop          *loop
+	ctx           context.Context
+	network, addr string
+	to            target
+	timeout       time.Duration
+	done          func(Conn, error)
+
+	// While the connect goes on.
+	wait   *connecting
+	member member
+	timer  timer
+}
+
+// Connect dials on a loop.
+func (e *Loops) Connect(ctx context.Context, network, addr string, timeout time.Duration, done func(Conn, error)) {
+	to, ok := literal(network, addr)
+	if !ok { // it may have to be looked up, which waits
+		go func() {
+			ctx, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
+			done(e.Dial(ctx, network, addr))
+		}()
+		return
+	}
+	l := e.loops[int(e.dials.Add(1))%len(e.loops)]
+	l.post(&connectLater{loop: l, ctx: ctx, network: network, addr: addr, to: to, timeout: timeout, done: done})
+}
+
+// literal returns the target of an address that is no name.
+func literal(network, addr string) (to target, ok bool) {
+	if network == "unix" {
+		to, err := unixTarget(addr)
+		return to, err == nil
+	}
+	at, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return target{}, false
+	}
+	return tcpTarget(at), true
+}
+
+func (d *connectLater) run() {
+	if err := d.ctx.Err(); err != nil {
+		d.finish(nil, err)
+		return
+	}
+	c, err := d.loop.engine.connect(d.to)
+	if err != errAgain {
+		d.finish(c, err)
+		return
+	}
+	d.wait = &connecting{c: c, to: d.to, done: func(err error) { d.finish(c, err) }}
+	c.loop.Store(d.loop)
+	d.loop.join(d.ctx, &d.member, d)
+	d.loop.wheel.schedule(&d.timer, d.loop.now+d.timeout, d)
+	d.wait.run()
+}
+
+func (d *connectLater) contextEnded() { d.wait.end(d.ctx.Err()) }
+func (d *connectLater) timeUp()       { d.wait.end(context.DeadlineExceeded) }
+
+func (d *connectLater) finish(c *loopConn, err error) {
+	d.timer.cancel()
+	d.member.leave()
+	if c, err = connectEnd(c, err); err != nil {
+		d.done(nil, dialError(d.ctx, d.network, d.addr, err))
+		return
+	}
+	d.done(c, nil)
 }

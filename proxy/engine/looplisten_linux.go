@@ -25,6 +25,7 @@ type loopListener struct {
 	resting   bool // after an error, until the timer goes off
 	listening bool // the kernel tells of clients
 	timer     timer
+	handing   sync.WaitGroup // clients that are on their way to other loops
 
 	// Of the kernel that asks for each client (uring_linux.go).
 	request  uint64
@@ -79,11 +80,11 @@ func (l *loopListener) Serve(h Handler) {
 	}
 	served := make(chan struct{})
 	l.served = served
-	l.mu.Unlock()
-	l.loop.post(taskFunc(func() {
+	l.loop.post(taskFunc(func() { // under the lock: before what Close posts
 		l.handler = h
 		l.admit()
 	}))
+	l.mu.Unlock()
 	<-served
 }
 
@@ -110,8 +111,10 @@ func (l *loopListener) Close() error {
 		l.handler = nil
 		errc <- l.end()
 	}))
-	defer close(served)
-	return <-errc
+	err := <-errc
+	l.handing.Wait()
+	close(served)
+	return err
 }
 
 func (l *loopListener) end() error {
@@ -163,7 +166,11 @@ func (l *loopListener) accepted(fd int, peer peerAddr, err error) {
 	if to == l.loop {
 		h.Accepted(c)
 	} else {
-		to.post(taskFunc(func() { h.Accepted(c) }))
+		l.handing.Add(1)
+		to.post(taskFunc(func() {
+			defer l.handing.Done()
+			h.Accepted(c)
+		}))
 	}
 }
 

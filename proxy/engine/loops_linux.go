@@ -16,6 +16,9 @@ import (
 // errAgain means that a connection has nothing to read, or no room to write, for now.
 var errAgain = errors.New("not now")
 
+// errPending means that a write is under way.
+var errPending = errors.New("pending")
+
 // Loops is an engine of loops: each is one goroutine that runs many connections.
 type Loops struct {
 	name       string
@@ -24,6 +27,7 @@ type Loops struct {
 	readsAhead bool // connections have an ahead
 
 	turn  atomic.Uint32 // whose turn it is to get a connection
+	dials atomic.Uint32 // whose it is to dial
 	table table
 	conns sync.WaitGroup
 }
@@ -48,8 +52,8 @@ func newLoops(name string, cfg Config, newKernel func(*loop) (kernel, error)) (*
 			}
 		}()
 		if err := <-failed; err != nil {
-			e.Close()
 			raiseProcs(len(e.loops) - cfg.workers())
+			e.Close()
 			return nil, err
 		}
 		e.loops = append(e.loops, l)
@@ -135,45 +139,56 @@ func (e *Loops) Adopt(c net.Conn) (Conn, error) {
 
 // table finds the connections that the kernel tells of by their descriptors.
 type table struct {
-	mu    sync.Mutex
-	conns []*loopConn
+	mu    sync.Mutex // of who changes it
+	conns atomic.Pointer[[]atomic.Pointer[loopConn]]
 	gens  []uint32
 }
 
 func (t *table) add(c *loopConn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for int(c.fd) >= len(t.conns) {
-		t.conns, t.gens = append(t.conns, nil), append(t.gens, 0)
+	if int(c.fd) >= len(t.gens) {
+		t.grow(int(c.fd) + 1)
 	}
 	t.gens[c.fd]++
 	c.gen = t.gens[c.fd]
-	t.conns[c.fd] = c
+	t.at(c.fd).Store(c)
 }
+
+func (t *table) grow(n int) {
+	n = max(64, n, 2*len(t.gens))
+	conns := make([]atomic.Pointer[loopConn], n)
+	for fd := range t.gens {
+		conns[fd].Store(t.at(int32(fd)).Load())
+	}
+	gens := make([]uint32, n)
+	copy(gens, t.gens)
+	t.gens = gens
+	t.conns.Store(&conns)
+}
+
+func (t *table) at(fd int32) *atomic.Pointer[loopConn] { return &(*t.conns.Load())[fd] }
 
 // remove forgets c, before its descriptor is closed.
 func (t *table) remove(c *loopConn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.conns[c.fd] = nil
+	t.at(c.fd).Store(nil)
+}
+
+// whileOpen calls f unless c is being closed, and has the close wait for it.
+func (t *table) whileOpen(c *loopConn, f func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.at(c.fd).Load() == c {
+		f()
+	}
 }
 
 // find returns the connection of a descriptor, if it is still that which had it when gen
-// was noted.
-func (t *table) find(fd int32, gen uint32) *loopConn {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if c := t.conns[fd]; c != nil && c.gen == gen {
-		return c
-	}
-	return nil
-}
-
-// findMasked is find with as much of a generation as the data of a request holds.
-func (t *table) findMasked(fd int32, gen uint32) *loopConn {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if c := t.conns[fd]; c != nil && c.gen&genMask == gen {
+// was noted; mask is of what was noted of it.
+func (t *table) find(fd int32, gen, mask uint32) *loopConn {
+	if c := t.at(fd).Load(); c != nil && c.gen&mask == gen {
 		return c
 	}
 	return nil

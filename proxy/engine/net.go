@@ -175,6 +175,12 @@ func (c *netConn) Peek() (bytes bool, end error) {
 	return bytes || len(c.unread) > 0, end
 }
 
+// Clean reports whether Peek tells of nothing.
+func (c *netConn) Clean() bool {
+	bytes, end := c.Peek()
+	return !bytes && end == nil
+}
+
 // PeekBytes copies what can be read.
 func (c *netConn) PeekBytes(p []byte) int {
 	n := copy(p, c.unread)

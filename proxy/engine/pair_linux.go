@@ -14,6 +14,7 @@ import (
 // waits, a pair returns to its loop and goes on at an event or when its timer goes off.
 type pair struct {
 	loop            *loop
+	seat            seat
 	client, backend *loopConn
 	up, down        flow
 	cfg             RelayConfig
@@ -28,11 +29,12 @@ type pair struct {
 	stirred time.Duration // when the number of bytes in the kernel's buffers was last seen to change, or a FIN came
 	held    int           // that number
 
-	asked, answered uint64 // the order of the last write to the backend, and of the last bytes from it that moved
-	half            bool   // one direction has ended
-	withheld        bool   // the client's FIN came, and was not relayed
-	stopped         bool   // both directions have been told to end
-	queued          bool   // the loop will run it again
+	asked, answered uint64    // the order of the last write to the backend that moved bytes, and of the last bytes from it that moved
+	half            bool      // one direction has ended
+	finLeft         *loopConn // is to get the last FIN by its close, if done closes it
+	withheld        bool      // the client's FIN came, and was not relayed
+	stopped         bool      // both directions have been told to end
+	queued          bool      // the loop will run it again
 	end             End
 	err             error
 
@@ -92,7 +94,9 @@ func (r *pair) begin() {
 	l := r.loop
 	r.start, r.last = l.now, l.now
 	r.up.mark, r.down.mark = r.backend.written, r.client.written
-	r.client.user, r.backend.user = r, r
+	r.seat = seat{l, r}
+	r.client.seat.Store(&r.seat)
+	r.backend.seat.Store(&r.seat)
 	if r.cfg.Replay {
 		r.flight = new(heldFlight)
 	}
@@ -173,15 +177,13 @@ func (r *pair) deliver(f *flow, ch chunk) {
 	k := r.loop.kernel
 	if f.isUp {
 		r.keep(ch.p)
-		r.asked = k.asked()
 		k.send(f.dst, ch)
 		r.account(f)
 		return
 	}
 	r.dropFlight() // the backend has answered
-	heard := k.heard()
+	r.answered = k.heard(f.src)
 	k.send(f.dst, ch)
-	r.answered = heard
 	r.account(f)
 }
 
@@ -195,6 +197,9 @@ func (r *pair) account(f *flow) bool {
 		f.mark = f.dst.written
 		f.half.Moved += int64(n)
 		r.last = r.loop.now
+		if f.isUp {
+			r.asked = r.loop.kernel.asked()
+		}
 		if f.isUp && r.flight != nil {
 			r.flight.sent += int(n)
 		}
@@ -214,12 +219,20 @@ func (r *pair) account(f *flow) bool {
 	return !f.over
 }
 
+// afterHalf is when tick comes once one direction has ended. It would come at once, but
+// most sessions are over before, and it asks the kernel what it holds.
+const afterHalf = 20 * time.Millisecond
+
 func (r *pair) flowOver(f *flow) {
 	f.over = true
 	r.half = true
 	r.stirred = r.loop.now
-	if r.phase == moving {
-		r.tick()
+	if r.phase == moving && !(r.up.over && r.down.over) {
+		wait := afterHalf
+		if limit, _ := r.limit(); limit > 0 {
+			wait = min(wait, limit)
+		}
+		r.tickIn(wait)
 	}
 }
 
@@ -235,6 +248,9 @@ func (r *pair) sourceEnded(f *flow, err error) {
 
 func (r *pair) flowEnded(f *flow) {
 	err := f.end
+	if err == io.EOF && f.src.owed() > 0 && f.src.isClosed() {
+		return // the write that is under way fails too, and may be the one that took the error
+	}
 	// A failed write has taken the error out of the kernel, which then reports an end
 	// to the reader: it was no FIN. After EPIPE the peer's FIN had come before.
 	if w := f.src.sendErr; err == io.EOF && w != nil && !errors.Is(w, syscall.EPIPE) {
@@ -257,7 +273,11 @@ func (r *pair) passFIN(f *flow) {
 		if f.isUp && r.flight != nil {
 			r.flight.finished = true
 		}
-		f.dst.closeWrite() // if it fails, the other direction finds out why
+		if r.up.half.FINSent && r.down.half.FINSent {
+			r.finLeft = f.dst // a shutdown before the close would send the same FIN
+		} else {
+			f.dst.closeWrite() // if it fails, the other direction finds out why
+		}
 	}
 	r.flowOver(f)
 }
@@ -275,7 +295,8 @@ func (r *pair) stop(end End, err error) {
 	r.phase = moving // a proof is not waited for any more
 }
 
-// settled: see turns.settled.
+// settled: see turns.settled. What came before all of a request was written does not
+// answer it.
 func (r *pair) settled() bool {
-	return r.answered >= r.asked && r.client.owed() == 0
+	return r.answered >= r.asked && r.client.owed()+r.backend.owed() == 0
 }

@@ -113,7 +113,7 @@ func (r *pair) lostSource() *flow {
 		}
 		end := f.end
 		if end == nil {
-			_, end = peek(int(f.src.fd))
+			_, end = f.src.Peek()
 		}
 		if end != nil && end != io.EOF {
 			return f

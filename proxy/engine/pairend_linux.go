@@ -104,6 +104,10 @@ func (r *pair) flush() {
 		r.depart(false)
 		return
 	}
+	if r.finLeft != nil { // it does not wait for the close
+		r.finLeft.closeWrite()
+		r.finLeft = nil
+	}
 	e.pause = min(max(2*e.pause, wheelTick), 50*time.Millisecond)
 	r.tickIn(e.pause)
 }
@@ -125,9 +129,13 @@ func (r *pair) depart(arrived bool) {
 	}
 	r.timer.cancel()
 	r.member.leave()
-	r.client.user, r.backend.user = nil, nil
+	r.client.seat.Store(nil)
+	r.backend.seat.Store(nil)
 	r.phase = ended
 	r.done(*res)
+	if c := r.finLeft; c != nil {
+		c.engine.table.whileOpen(c, c.closeWrite)
+	}
 }
 
 func (c *loopConn) isClosed() bool {

@@ -475,6 +475,39 @@ func testReset(t *testing.T, newEngine func(Config) Engine) {
 				t.Errorf("the other side read %v, want a reset", err)
 			}
 		})
+		t.Run("likewise one of the "+side+" that sends little at a time", func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, newEngine)
+			cc, client := b.client("tcp")
+			bc, backend := b.backend("tcp")
+			source, sink, out := client, backend, bc
+			if side == "backend" {
+				source, sink, out = backend, client, cc
+			}
+			sink.(*net.TCPConn).SetReadBuffer(4096)
+			setSendBuffer(t, out, 4096)
+			r := b.relay(cc, bc, RelayConfig{})
+			p := make([]byte, 1000)
+			for queued := 0; ; queued = out.Unacked() { // until something does not fit any more
+				source.Write(p)
+				awaitAcked(t, source)
+				if out.Unacked() > 0 {
+					pause(60 * time.Millisecond)
+				}
+				if queued > 0 && out.Unacked() == queued {
+					break
+				}
+			}
+			start := time.Now()
+			reset(source)
+			res := r.close()
+			if took := time.Since(start); took > 4*time.Second {
+				t.Errorf("it took %v, want about a second", took)
+			}
+			if want := map[string]End{"client": ClientReset, "backend": BackendReset}[side]; res.End != want {
+				t.Errorf("ended as %q (%v), want %q", res.End, res.Err, want)
+			}
+		})
 	}
 }
 
@@ -869,6 +902,30 @@ func testKeepQuiet(t *testing.T, newEngine func(Config) Engine) {
 		write(t, s.client, "another")
 		s.client.CloseWrite()
 		res := s.close()
+		expectEnd(t, res, HalfCloseTimeout)
+		if res.LastDown {
+			t.Errorf("result = %+v", res)
+		}
+	})
+
+	t.Run("what came before the end of a request was written does not answer it", func(t *testing.T) {
+		t.Parallel()
+		b := newBench(t, newEngine)
+		cc, client := b.client("tcp")
+		bc, backend := stalled(b)
+		setSendBuffer(t, bc, 4096)
+		r := b.relay(cc, bc, RelayConfig{KeepQuiet: 10 * time.Millisecond, HalfCloseTimeout: 300 * time.Millisecond})
+		first, second := strings.Repeat("1", 48<<10), strings.Repeat("2", 60<<10) // more than the backend's kernel takes
+		for _, request := range []string{first, second} {
+			write(t, client, request)
+			proxytest.Eventually(t, "the request to have come", func() bool { return outQueue(t, client) == 0 })
+		}
+		expect(t, backend, first)
+		write(t, backend, "reply")
+		expect(t, client, "reply")
+		client.CloseWrite()
+		expect(t, backend, second)
+		res := r.close()
 		expectEnd(t, res, HalfCloseTimeout)
 		if res.LastDown {
 			t.Errorf("result = %+v", res)

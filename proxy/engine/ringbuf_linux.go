@@ -144,6 +144,12 @@ func (b *bufRing) offer(id uint16) {
 // handed out so far tell.
 func (b *bufRing) free() int { return b.with }
 
+// scarce reports whether less than a quarter of all buffers is left to receive into.
+func (b *bufRing) scarce() bool {
+	left := b.with + len(b.entries) - b.known
+	return left <= max(1, len(b.entries)/4)
+}
+
 // close ends the group. A recv that still waits for a buffer of it gets ENOBUFS.
 // What bytes returned must not be used any more. r may have been closed before.
 // Further calls do nothing.

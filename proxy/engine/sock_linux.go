@@ -238,19 +238,18 @@ var errFailed = errors.New("the connection was reset or failed")
 // peek asks the kernel for the state of a socket. A read that takes nothing
 // (MSG_PEEK) would not see a FIN behind bytes; poll does.
 func peek(fd int) (bytes bool, end error) {
-	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
-	if _, err := ignoringEINTR(func() (int, error) { return unix.Poll(fds[:], 0) }); err != nil {
-		return false, os.NewSyscallError("poll", err)
-	}
-	switch got := fds[0].Revents; {
+	got, err := pollNow(fd, unix.POLLIN|unix.POLLRDHUP)
+	switch {
+	case err != nil:
+		return false, err
 	case got&(unix.POLLERR|unix.POLLNVAL) != 0:
 		return false, errFailed
 	case got&(unix.POLLRDHUP|unix.POLLHUP) != 0:
-		n, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
+		n, err := bytesIn(fd, unix.TIOCINQ)
 		return err == nil && n > 0, io.EOF
 	case got&unix.POLLIN != 0:
 		// A FIN that comes as poll looks is counted as a byte before it is told of.
-		n, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
+		n, err := bytesIn(fd, unix.TIOCINQ)
 		if err == nil && n == 0 {
 			return false, io.EOF
 		}
@@ -279,7 +278,7 @@ func socketFailure(fd int) error {
 // unacked returns how many bytes were written that the peer's kernel has not
 // acknowledged (of a Unix socket: that the peer has not read).
 func (r *rawIO) unacked() (n int) {
-	r.conn.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+	r.conn.Control(func(fd uintptr) { n, _ = bytesIn(int(fd), unix.SIOCOUTQ) })
 	return n
 }
 

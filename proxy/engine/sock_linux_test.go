@@ -34,6 +34,18 @@ func outQueue(t testing.TB, c net.Conn) int { return ioctlInt(t, c, unix.SIOCOUT
 // inQueue returns how many bytes can be read from c.
 func inQueue(t testing.TB, c net.Conn) int { return ioctlInt(t, c, unix.TIOCINQ) }
 
+// setSendBuffer limits what the kernel takes of what an engine writes to c.
+func setSendBuffer(t testing.TB, c Conn, size int) {
+	t.Helper()
+	set := func(fd uintptr) { unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, size) }
+	switch c := c.(type) {
+	case *netConn:
+		c.raw.conn.Control(set)
+	case *loopConn:
+		set(uintptr(c.fd))
+	}
+}
+
 // awaitAcked waits until all that was sent on c has left.
 func awaitAcked(t testing.TB, c net.Conn) {
 	t.Helper()

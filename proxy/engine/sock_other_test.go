@@ -10,6 +10,7 @@ import (
 
 func outQueue(t testing.TB, _ net.Conn) int           { t.Skip("needs Linux"); return 0 }
 func inQueue(t testing.TB, _ net.Conn) int            { t.Skip("needs Linux"); return 0 }
+func setSendBuffer(t testing.TB, _ Conn, _ int)       { t.Skip("needs Linux") }
 func awaitAcked(t testing.TB, _ net.Conn)             { t.Skip("needs Linux") }
 func testOptions(t *testing.T, _ func(Config) Engine) { t.Skip("needs Linux") }
 

@@ -14,6 +14,7 @@ import (
 // and asks the machine again at an event or when its timer goes off.
 type steps struct {
 	loop    *loop
+	seat    seat
 	machine Machine
 	client  *loopConn
 	backend *loopConn // the leased connection
@@ -27,6 +28,8 @@ type steps struct {
 
 	phase  stepPhase
 	queued bool          // the loop will run it again
+	to     *loopConn     // what is being written to, while writing
+	sent   uint64        // to.written before
 	waits  bool          // for what is wanted
 	wanted Step          // what the machine said last
 	until  time.Duration // when to ask again; 0: at no time
@@ -53,6 +56,7 @@ type stepPhase uint8
 
 const (
 	stepping  stepPhase = iota
+	writing             // a write is under way, of which the machine does not know
 	leasing             // the machine's Lease has not called back
 	releasing           // the kernel still works on the connection
 	judging             // it is found out what the backend can have read
@@ -85,7 +89,9 @@ func (e *Loops) Drive(ctx context.Context, client Conn, m Machine, cfg DriveConf
 }
 
 func (d *steps) begin(cfg DriveConfig) {
-	d.client.user = d
+	d.seat = seat{d.loop, d}
+	d.client.seat.Store(&d.seat)
+	d.loop.kernel.stream(d.client)
 	if err := d.loop.open(d.client); err != nil {
 		d.clientGone = true
 		d.machine.ClientEnded(err)
@@ -97,13 +103,13 @@ func (d *steps) begin(cfg DriveConfig) {
 
 func (d *steps) run() {
 	d.queued = false
-	switch d.phase {
-	case leasing:
+	if d.phase == leasing {
+		if d.state.Load() != leaseDone {
+			return // it was queued before it asked for the lease
+		}
 		d.takeLease()
-		d.step()
-	default:
-		d.step()
 	}
+	d.step()
 }
 
 // ask has the machine asked again, whether or not what it waits for has come.
@@ -184,6 +190,8 @@ func (d *steps) mayGoOn() bool {
 	switch d.phase {
 	case stepping:
 		return true
+	case writing:
+		return d.wrote()
 	case releasing:
 		return d.release()
 	case judging:
@@ -222,7 +230,7 @@ func (d *steps) takeLease() {
 		return
 	}
 	d.backend = c.(*loopConn)
-	d.backend.user = d
+	d.backend.seat.Store(&d.seat)
 	d.mark = d.backend.written
 	if err := d.loop.open(d.backend); err != nil {
 		d.backendEnded(err)
@@ -235,7 +243,7 @@ func (d *steps) release() bool {
 		return false
 	}
 	if d.backend != nil {
-		d.backend.user = nil
+		d.backend.seat.Store(nil)
 		d.backend = nil
 	}
 	d.phase = stepping
@@ -254,9 +262,9 @@ func (d *steps) finish() {
 	d.timer.cancel()
 	d.cut.leave()
 	d.wake.leave()
-	d.client.user = nil
+	d.client.seat.Store(nil)
 	if d.backend != nil {
-		d.backend.user = nil
+		d.backend.seat.Store(nil)
 	}
 	d.done()
 }
@@ -392,12 +400,40 @@ func (d *steps) tryRead(c *loopConn, limit int) bool {
 // tryWrite writes to c what it takes.
 func (d *steps) tryWrite(c *loopConn, p []byte) bool {
 	n, err := d.loop.kernel.write(c, p)
-	switch {
-	case err == errAgain:
+	switch err {
+	case errAgain:
 		return false
-	case err != nil && c == d.backend:
+	case errPending:
+		d.phase, d.to, d.sent = writing, c, c.written
+		if c == d.backend && d.wanted.FromBackend > 0 {
+			d.loop.kernel.expect(c, min(d.wanted.FromBackend, maxBuffer))
+		}
+		return true
+	}
+	d.haveWritten(c, n, err)
+	return true
+}
+
+// wrote tells the machine what a write has done that was under way, and reports whether
+// it was.
+func (d *steps) wrote() bool {
+	c := d.to
+	if d.loop.kernel.writing(c) {
+		return false
+	}
+	d.phase, d.to = stepping, nil
+	if n := int(c.written - d.sent); n > 0 || c.sendErr != nil {
+		d.waits = false
+		d.haveWritten(c, n, c.sendErr)
+	}
+	return d.phase == stepping
+}
+
+func (d *steps) haveWritten(c *loopConn, n int, err error) {
+	switch {
+	case n == 0 && c == d.backend:
 		d.writeErr = err // drain goes on
-	case err != nil:
+	case n == 0:
 		d.clientEnded(err)
 	case c == d.backend:
 		d.wroteLast = true
@@ -405,7 +441,6 @@ func (d *steps) tryWrite(c *loopConn, p []byte) bool {
 	default:
 		d.machine.WroteClient(n)
 	}
-	return true
 }
 
 func (d *steps) clientEnded(err error) {

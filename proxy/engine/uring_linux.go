@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -16,36 +17,49 @@ import (
 // ringops_linux.go.
 //
 // A connection that streams has a multishot recv, which completes for each message that
-// comes, into a small buffer of the kernel's choice; where messages fill those it is
-// replaced by one recv after the other into a large buffer. The buffer is sent from, and
-// given back when that is done. What a slow reader does not take is copied, so that it
-// holds no buffer that others need. A drive, which wants so many bytes and no more, asks
-// for each.
+// comes, into a small buffer of the kernel's choice. The buffer is sent from, and given
+// back when that is done. What a slow reader does not take is copied, so that it holds no
+// buffer that others need. A backend of a drive, which wants so many bytes and no more,
+// is asked for each.
 //
-// Connections that nobody uses are watched by an epoll set, which the ring polls: a
-// request of the ring's would hold the socket open beyond its close, and take the bytes.
+// Where messages fill those buffers, the ring only polls, and the loop reads and writes
+// itself, through one large buffer: for much data a system call costs nothing, and a
+// buffer that is always the same stays in the cache.
+//
+// Connections are watched by an epoll set, which the ring polls: a request of the ring's
+// would hold the socket open beyond its close, and take the bytes, behind which the end
+// is to be seen too.
 type uring struct {
 	loop    *loop
 	ring    *ring
 	small   *bufRing
-	large   *bufRing
+	large   []byte
 	wakeFD  int // an eventfd, whose edges the ring polls
 	watchFD int // the epoll set
 	turn    uint64
-	heardAt uint64 // the turn in which the chunk came that was taken last
-	quiet   bool   // the last raw wait brought nothing
-	starved []*loopConn
+	turnNow atomic.Uint64 // turn, for others
+	order   uint64        // of the completions of sends and recvs, which is that in which these were done
+	quiet   bool          // the last raw wait brought nothing
+	arenas  [2]arena      // what drives write, in turn
 
 	listeners map[uint64]*loopListener // that accept, by the data of their requests
 	accepts   uint32                   // requests there were
 }
 
-// The groups of buffers. Only so many are given to the kernel at first, which uses them
-// in turn, and more when those run out.
+// The group of small buffers, and their size: an odd number of cache lines, since buffers
+// a power of two apart would share a few sets of the cache.
 const (
-	smallGroup, smallSize, smallCount, smallFirst = 1, 4 << 10, 4096, 64
-	largeGroup, largeSize, largeCount, largeFirst = 2, maxBuffer, 64, 2
+	smallGroup = 1
+	smallSize  = 81 * 64 // a message of 4 KiB does not fill it
 )
+
+// uringSizes are how much the ring of a loop holds. Of the buffers only so many are given
+// to the kernel at first, which uses them in turn, and more when those run out. Tests make
+// all of it tiny.
+var uringSizes = struct {
+	ring             ringConfig
+	buffers, atFirst int
+}{ringConfig{entries: 256, completions: 4096}, 4096, 64}
 
 // NewUring returns an engine of loops over io_uring, or tells what this kernel lacks for
 // it.
@@ -59,19 +73,16 @@ func NewUring(cfg Config) (*Loops, error) {
 // newUring locks its goroutine to its thread, which the ring belongs to.
 func newUring(l *loop) (_ kernel, err error) {
 	runtime.LockOSThread()
-	k := &uring{loop: l, wakeFD: -1, watchFD: -1, listeners: make(map[uint64]*loopListener)}
+	k := &uring{loop: l, wakeFD: -1, watchFD: -1, large: make([]byte, maxBuffer), listeners: make(map[uint64]*loopListener)}
 	defer func() {
 		if err != nil {
 			k.close()
 		}
 	}()
-	if k.ring, err = newRing(ringConfig{entries: 256, completions: 4096}); err != nil {
+	if k.ring, err = newRing(uringSizes.ring); err != nil {
 		return nil, err
 	}
-	if k.small, err = k.ring.newBufRing(smallGroup, smallCount, smallSize, smallFirst); err != nil {
-		return nil, err
-	}
-	if k.large, err = k.ring.newBufRing(largeGroup, largeCount, largeSize, largeFirst); err != nil {
+	if k.small, err = k.ring.newBufRing(smallGroup, uringSizes.buffers, smallSize, uringSizes.atFirst); err != nil {
 		return nil, err
 	}
 	if k.wakeFD, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
@@ -94,10 +105,8 @@ func (k *uring) close() {
 			k.ring.completions(func(uint64, int32, uint32) {})
 		}
 		k.ring.close()
-		for _, b := range []*bufRing{k.small, k.large} {
-			if b != nil {
-				b.close(k.ring)
-			}
+		if k.small != nil {
+			k.small.close(k.ring)
 		}
 	}
 	for _, fd := range []int{k.wakeFD, k.watchFD} {
@@ -116,7 +125,7 @@ type opKind uint8
 const (
 	kindCancel opKind = iota
 	kindRecv
-	kindRecvLarge
+	kindPoll
 	kindSend
 	kindRoom
 	kindAccept
@@ -142,7 +151,6 @@ func (k *uring) poke() {
 
 // wait: see epoll.wait.
 func (k *uring) wait(limit time.Duration) (err error) {
-	k.feed()
 	began, raw := k.loop.now, time.Duration(0)
 	switch {
 	case limit == 0 || k.ring.due():
@@ -159,8 +167,10 @@ func (k *uring) wait(limit time.Duration) (err error) {
 	if err != nil && !isBusy(err) {
 		return err
 	}
-	k.loop.tick()
+	k.loop.woke()
 	k.turn++
+	k.turnNow.Store(k.turn)
+	k.arenas[k.turn%2].renew()
 	n := k.ring.completions(k.completed)
 	if n > 0 {
 		k.quiet = false
@@ -177,8 +187,8 @@ func isBusy(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(er
 func (k *uring) completed(data uint64, res int32, flags uint32) {
 	fd, gen := int32(uint32(data)), uint32(data>>32)&genMask
 	switch what := opKind(data >> 56); what {
-	case kindRecv, kindRecvLarge, kindSend, kindRoom:
-		k.completedOn(k.loop.engine.table.findMasked(fd, gen), what, res, flags)
+	case kindRecv, kindPoll, kindSend, kindRoom:
+		k.completedOn(k.loop.engine.table.find(fd, gen, genMask), what, res, flags)
 	case kindAccept:
 		k.accepted(data, res)
 	case kindWake:
@@ -195,8 +205,10 @@ func (k *uring) completed(data uint64, res int32, flags uint32) {
 
 func (k *uring) completedOn(c *loopConn, what opKind, res int32, flags uint32) {
 	switch what {
-	case kindRecv, kindRecvLarge:
-		k.received(c, what, res, flags)
+	case kindRecv:
+		k.received(c, res, flags)
+	case kindPoll:
+		k.polled(c, res)
 	case kindSend:
 		k.sent(c, res)
 	case kindRoom:
@@ -206,7 +218,9 @@ func (k *uring) completedOn(c *loopConn, what opKind, res int32, flags uint32) {
 	}
 	if c != nil {
 		k.loop.event(c)
-		k.spill(c)
+		if c.userOn(k.loop) != nil { // otherwise another loop may have it by now
+			k.spill(c)
+		}
 	}
 }
 
@@ -216,7 +230,7 @@ func (k *uring) lookAround() {
 	for {
 		n, err := unix.EpollWait(k.watchFD, events[:], 0)
 		for _, ev := range events[:max(n, 0)] {
-			if c := k.loop.engine.table.findMasked(ev.Fd, uint32(ev.Pad)&genMask); c != nil {
+			if c := k.loop.engine.table.find(ev.Fd, uint32(ev.Pad)&genMask, genMask); c != nil {
 				k.loop.event(c)
 			}
 		}
@@ -226,13 +240,16 @@ func (k *uring) lookAround() {
 	}
 }
 
+// watch: where all that comes is received anyway, that tells.
 func (k *uring) watch(c *loopConn) {
-	if c.user != nil { // it waits for something else: what comes is taken ahead
-		k.arm(c, smallSize)
-		return
+	if streams := uint16(isStreaming | isReceiving); c.ahead.is&(streams|isCanceling|isPolling) != streams {
+		k.watchEnd(c)
 	}
+}
+
+func (k *uring) watchEnd(c *loopConn) {
 	ev := unix.EpollEvent{Events: connEvents, Fd: c.fd, Pad: int32(c.gen)}
-	if unix.EpollCtl(k.watchFD, unix.EPOLL_CTL_ADD, int(c.fd), &ev) == nil {
+	if epollControl(k.watchFD, unix.EPOLL_CTL_ADD, int(c.fd), &ev) == nil {
 		c.set(stateWatched)
 	}
 }
@@ -240,9 +257,12 @@ func (k *uring) watch(c *loopConn) {
 func (k *uring) unwatch(c *loopConn) {
 	if c.is(stateWatched) {
 		c.clear(stateWatched)
-		unix.EpollCtl(k.watchFD, unix.EPOLL_CTL_DEL, int(c.fd), nil)
+		epollControl(k.watchFD, unix.EPOLL_CTL_DEL, int(c.fd), nil)
 	}
 }
+
+// knowsClean: a recv of this turn has told that there is no more.
+func (k *uring) knowsClean(c *loopConn) bool { return c.ahead.emptied.Load() == k.turnNow.Load() }
 
 func (k *uring) glance(c *loopConn) (bytes bool, end error) {
 	a := c.ahead

@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -13,23 +14,28 @@ import (
 // taken yet.
 type ahead struct {
 	is      uint16
-	full    uint8     // recvs in a row that filled a small buffer
-	slack   uint8     // that would have fitted into one, of a large
+	full    uint8     // recvs in a row that filled a buffer
+	slack   uint8     // reads of the loop that would have fitted into one
 	arrived []arrival // in order
 	end     error     // how receiving ended, after those
+	heard   uint64    // when what was taken, or copied, last had come
 	out     chunk     // what is being sent
+	outTurn uint64    // since which turn, where it lies in an arena
 	first   [1]arrival
+	emptied atomic.Uint64 // the turn in which a recv last left nothing in the socket
 }
 
 // The bits of ahead.is.
 const (
 	isStreaming    = 1 << iota // what comes is wanted as it comes
 	isReceiving                // a recv is in flight
-	isInLarge                  // into a large buffer
+	isPolling                  // a poll is, in its place
 	isCanceling                // and its cancellation
 	isSending                  // a send is in flight
+	isOnce                     // it is a drive's, which does not go on by itself
 	isSendCanceled             // and its cancellation
-	isLarge                    // recvs go into large buffers
+	isLarge                    // messages are large: the loop reads
+	isReadable                 // then: there may be something to read
 	isAwaitingRoom             // a poll is in flight
 	isSettling                 // the user waits for all to have ended
 )
@@ -37,11 +43,8 @@ const (
 // arrival is a chunk that came.
 type arrival struct {
 	chunk
-	turn uint64 // of the loop
+	order uint64
 }
-
-// The buffers of the large group have ids from here.
-const largeID = 1 << 16
 
 func (k *uring) own(c *loopConn) error {
 	c.set(stateRegistered)
@@ -60,15 +63,45 @@ func (k *uring) take(c *loopConn, limit int) (chunk, error) {
 		return k.takeArrived(c, limit), nil
 	case a.end != nil:
 		return chunk{}, a.end
+	case a.is&isReadable != 0:
+		return k.read(c, limit)
 	}
 	k.arm(c, limit)
 	return chunk{}, errAgain
 }
 
+// read reads into the buffer of the loop.
+func (k *uring) read(c *loopConn, limit int) (chunk, error) {
+	a := c.ahead
+	limit = min(limit, len(k.large))
+	n, err := readFD(int(c.fd), k.large[:limit])
+	if n < limit { // a stream socket that gives less has no more
+		a.is &^= isReadable
+	}
+	switch {
+	case err == unix.EAGAIN:
+		k.arm(c, limit)
+		return chunk{}, errAgain
+	case err != nil || n == 0:
+		a.end = readEnd(err)
+		return chunk{}, a.end
+	case n > smallSize:
+		a.slack = 0
+	default:
+		a.slack++
+	}
+	if n < limit {
+		a.emptied.Store(k.turn)
+	}
+	k.order++
+	a.heard = k.order
+	return chunk{k.large[:n], inBuffer}, nil
+}
+
 func (k *uring) takeArrived(c *loopConn, limit int) chunk {
 	a := c.ahead
 	got := &a.arrived[0]
-	k.heardAt = got.turn
+	a.heard = got.order
 	if len(got.p) > limit { // the limit has become lower since it was asked for
 		part := chunk{got.p[:limit:limit], noBuffer}
 		got.p = got.p[limit:]
@@ -89,12 +122,11 @@ func (k *uring) arm(c *loopConn, limit int) {
 		return
 	}
 	a.is |= isReceiving
-	a.is &^= isInLarge
 	k.choose(a)
 	switch {
 	case a.is&isLarge != 0:
-		a.is |= isInLarge
-		k.ring.recv(int(c.fd), largeGroup, min(limit, largeSize), 0, kindRecvLarge.on(c))
+		a.is |= isPolling
+		k.ring.poll(int(c.fd), unix.POLLIN|unix.POLLRDHUP, false, kindPoll.on(c))
 	case a.is&isStreaming != 0:
 		k.ring.recv(int(c.fd), smallGroup, 0, recvMultishot, kindRecv.on(c))
 	default:
@@ -102,14 +134,14 @@ func (k *uring) arm(c *loopConn, limit int) {
 	}
 }
 
-// A connection goes over to large buffers when so many messages in a row filled a small
-// one, and back when so many would have fitted.
+// The loop reads itself when so many messages in a row filled a buffer, and leaves it to
+// the ring again when so many would have fitted.
 const (
 	growAfterFull    = 2
 	shrinkAfterSmall = 16
 )
 
-// choose chooses the buffers of the next recv.
+// choose chooses who reads next.
 func (k *uring) choose(a *ahead) {
 	switch {
 	case a.full >= growAfterFull:
@@ -125,23 +157,28 @@ func (k *uring) choose(a *ahead) {
 // size learns from a recv of n bytes.
 func (k *uring) size(c *loopConn, n int) {
 	a := c.ahead
-	switch {
-	case a.is&isInLarge != 0 && n <= smallSize:
-		a.slack++
-	case a.is&isInLarge != 0:
-		a.slack = 0
-	case n < smallSize:
+	if n < smallSize {
 		a.full = 0
-	default:
-		if a.full++; a.full >= growAfterFull {
-			k.cancelRecv(c)
-		}
+	} else if a.full++; a.full >= growAfterFull {
+		k.cancelRecv(c)
+	}
+}
+
+// polled takes the result of a poll.
+func (k *uring) polled(c *loopConn, res int32) {
+	if c == nil {
+		return
+	}
+	c.ahead.is &^= isReceiving | isPolling | isCanceling
+	if res > 0 {
+		c.ahead.is |= isReadable
 	}
 }
 
 // received takes the result of a recv. c is nil where its connection is gone.
-func (k *uring) received(c *loopConn, what opKind, res int32, flags uint32) {
-	ch := k.claim(what, res, flags)
+func (k *uring) received(c *loopConn, res int32, flags uint32) {
+	k.order++
+	ch := k.claim(res, flags)
 	if c == nil {
 		k.drop(ch)
 		return
@@ -155,12 +192,15 @@ func (k *uring) received(c *loopConn, what opKind, res int32, flags uint32) {
 		if a.arrived == nil {
 			a.arrived = a.first[:0]
 		}
-		a.arrived = append(a.arrived, arrival{ch, k.turn})
+		a.arrived = append(a.arrived, arrival{ch, k.order})
+		if flags&cqeSockNonEmpty == 0 { // told of since 5.19
+			a.emptied.Store(k.turn)
+		}
 		k.size(c, int(res))
 	case res == 0:
 		a.end = io.EOF
 	case res == -int32(unix.ENOBUFS):
-		k.starve(c)
+		k.starve()
 	case res == -int32(unix.ECANCELED), res == -int32(unix.EINTR), res == -int32(unix.EAGAIN):
 	default:
 		a.end = os.NewSyscallError("recv", syscall.Errno(-res))
@@ -168,25 +208,17 @@ func (k *uring) received(c *loopConn, what opKind, res int32, flags uint32) {
 }
 
 // claim finds the bytes of a recv.
-func (k *uring) claim(what opKind, res int32, flags uint32) chunk {
-	group, first := k.small, int32(0)
-	if what == kindRecvLarge {
-		group, first = k.large, largeID
-	}
-	id, ok := group.take(flags)
+func (k *uring) claim(res int32, flags uint32) chunk {
+	id, ok := k.small.take(flags)
 	if !ok {
 		return chunk{id: noBuffer}
 	}
-	return chunk{group.bytes(id, int(max(res, 0))), first + int32(id)}
+	return chunk{k.small.bytes(id, int(max(res, 0))), int32(id)}
 }
 
 // drop gives a buffer back.
 func (k *uring) drop(ch chunk) {
-	switch {
-	case ch.id == noBuffer:
-	case ch.id >= largeID:
-		k.large.give(uint16(ch.id - largeID))
-	default:
+	if ch.id >= 0 {
 		k.small.give(uint16(ch.id))
 	}
 }
@@ -195,8 +227,8 @@ func (k *uring) cancelRecv(c *loopConn) {
 	if a := c.ahead; a.is&(isReceiving|isCanceling) == isReceiving {
 		a.is |= isCanceling
 		what := kindRecv
-		if a.is&isInLarge != 0 {
-			what = kindRecvLarge
+		if a.is&isPolling != 0 {
+			what = kindPoll
 		}
 		k.ring.cancel(what.on(c), kindCancel.of(0, 0))
 	}
@@ -206,14 +238,17 @@ func (k *uring) cancelRecv(c *loopConn) {
 const mostAhead = 4
 
 // spill stops the receiving of what nobody takes, and copies it, so that it holds no
-// buffers.
+// buffers: some for each connection, none where they are about to run out.
 func (k *uring) spill(c *loopConn) {
 	a := c.ahead
-	if len(a.arrived) < mostAhead {
+	if len(a.arrived) == 0 || len(a.arrived) < mostAhead && !k.small.scarce() {
 		return
 	}
 	k.cancelRecv(c)
 	k.keep(c)
+	if c.watch.Load() != nil {
+		k.watchEnd(c) // no recv will tell
+	}
 }
 
 // keep copies what has arrived to where it is taken first.
@@ -230,61 +265,70 @@ func (k *uring) keep(c *loopConn) {
 	for _, got := range a.arrived {
 		unread = append(unread, got.p...)
 		k.drop(got.chunk)
-		k.heardAt = got.turn
+		a.heard = got.order
 	}
 	c.unread = unread
 	a.arrived = a.first[:0]
 }
 
-// starve notes that a recv found no buffer. The bytes are in the socket still.
-func (k *uring) starve(c *loopConn) {
-	group := k.small
-	if c.ahead.is&isInLarge != 0 {
-		group = k.large
-	}
-	group.grow(max(2, group.known/2))
-	k.starved = append(k.starved, c)
-}
-
-// feed has those receive again that found no buffer.
-func (k *uring) feed() {
-	starved := k.starved
-	k.starved = nil
-	for _, c := range starved {
-		if c.user != nil && k.loop.engine.table.find(c.fd, c.gen) == c {
-			k.arm(c, maxBuffer)
-		}
-	}
+// starve has the kernel get more buffers, where a recv found none. The bytes are in the
+// socket still; whose they are asks again at the event, if he still wants them.
+func (k *uring) starve() {
+	k.small.grow(max(2, k.small.known/2))
 }
 
 // send sends a chunk; one at a time is in flight, so that none overtakes another.
 func (k *uring) send(c *loopConn, ch chunk) {
-	a := c.ahead
-	if c.sendErr != nil || len(ch.p) == 0 {
+	switch {
+	case c.sendErr != nil || len(ch.p) == 0:
 		k.drop(ch)
-		return
+	case ch.id == inBuffer:
+		k.sendLarge(c, ch.p)
+	default:
+		c.ahead.out = ch
+		k.sendOn(c)
 	}
-	a.out = ch
-	k.sendOn(c)
 }
 
+// sendLarge writes what lies in the buffer of the loop. What does not fit is kept.
+func (k *uring) sendLarge(c *loopConn, p []byte) {
+	n, err := writeFD(int(c.fd), p)
+	c.written += uint64(n)
+	k.order++
+	switch {
+	case err != nil && err != unix.EAGAIN:
+		c.sendErr = os.NewSyscallError("write", err)
+	case n < len(p):
+		c.hold(p[n:])
+		c.ahead.out = chunk{c.out, noBuffer}
+		k.sendOn(c)
+	}
+}
+
+// sendOn sends what is left. A buffer of the group does not wait for a slow reader.
 func (k *uring) sendOn(c *loopConn) {
 	a := c.ahead
 	flags := uint32(0)
 	if a.out.id != noBuffer {
-		flags = unix.MSG_DONTWAIT // a buffer of a group does not wait for a slow reader
+		flags = unix.MSG_DONTWAIT
 	}
 	a.is |= isSending
+	c.beforeWrite()
 	k.ring.send(int(c.fd), a.out.p, flags, kindSend.on(c))
 }
 
 // sent takes the result of a send.
 func (k *uring) sent(c *loopConn, res int32) {
+	k.order++
 	if c == nil {
 		return // its buffer was given back when it was settled
 	}
 	a := c.ahead
 	a.is &^= isSending | isSendCanceled
+	if a.is&isOnce != 0 {
+		k.sentOnce(c, res)
+		return
+	}
 	switch {
 	case res >= 0:
 		c.written += uint64(res)
@@ -308,27 +352,81 @@ func (k *uring) sent(c *loopConn, res int32) {
 	}
 }
 
-// copyOut has what is left of a chunk sent from memory of our own.
+// sentOnce takes the result of a drive's send, which tells its machine what is left.
+func (k *uring) sentOnce(c *loopConn, res int32) {
+	a := c.ahead
+	a.is &^= isOnce
+	k.arenas[a.outTurn%2].busy--
+	a.out = chunk{id: noBuffer}
+	switch {
+	case res >= 0:
+		c.written += uint64(res)
+	case res == -int32(unix.EAGAIN):
+		k.awaitRoom(c)
+	case res != -int32(unix.ECANCELED) && res != -int32(unix.EINTR):
+		c.sendErr = os.NewSyscallError("write", syscall.Errno(-res))
+	}
+}
+
+// copyOut has what is left of a chunk sent, from memory of our own.
 func (k *uring) copyOut(c *loopConn, p []byte) {
 	a := c.ahead
-	if a.out.id != noBuffer {
-		rest := slices.Clone(p)
-		k.drop(a.out)
-		p = rest
+	if a.out.id == noBuffer {
+		a.out.p = p
+		return
 	}
-	a.out = chunk{p, noBuffer}
+	c.hold(p)
+	k.drop(a.out)
+	a.out = chunk{c.out, noBuffer}
 }
 
 func (k *uring) letGo(c *loopConn) {
 	k.drop(c.ahead.out)
 	c.ahead.out = chunk{id: noBuffer}
+	c.letGo()
 }
 
-// write writes at once, for a drive, whose machine wants to know how much was taken.
+// arena is memory for what is sent in a turn. A send that does not wait is over when the
+// next turn begins, so that a turn later the memory can be used again.
+type arena struct {
+	buf  []byte
+	used int
+	busy int // sends that are under way
+}
+
+const arenaSize = 256 << 10
+
+// renew has the memory used again, or leaves it to sends that are under way still.
+func (a *arena) renew() {
+	a.used = 0
+	if a.busy > 0 {
+		a.buf = nil
+	}
+}
+
 func (k *uring) write(c *loopConn, p []byte) (int, error) {
 	if c.ahead.is&isAwaitingRoom != 0 {
 		return 0, errAgain
 	}
+	if len(p) > mostCopied {
+		return k.writeNow(c, p)
+	}
+	a := &k.arenas[k.turn%2]
+	if len(a.buf)-a.used < len(p) {
+		a.buf, a.used = make([]byte, arenaSize), 0
+	}
+	q := a.buf[a.used : a.used+len(p) : a.used+len(p)]
+	a.used += copy(q, p)
+	a.busy++
+	c.ahead.out, c.ahead.outTurn = chunk{q, noBuffer}, k.turn
+	c.ahead.is |= isSending | isOnce
+	c.beforeWrite()
+	k.ring.send(int(c.fd), q, unix.MSG_DONTWAIT, kindSend.on(c))
+	return 0, errPending
+}
+
+func (k *uring) writeNow(c *loopConn, p []byte) (int, error) {
+	c.beforeWrite()
 	n, err := writeFD(int(c.fd), p)
 	c.written += uint64(n)
 	switch {
@@ -341,6 +439,10 @@ func (k *uring) write(c *loopConn, p []byte) (int, error) {
 	return n, nil
 }
 
+func (k *uring) expect(c *loopConn, limit int) { k.arm(c, limit) }
+func (k *uring) flush()                        {}
+func (k *uring) unflushed() bool               { return false }
+
 func (k *uring) awaitRoom(c *loopConn) {
 	if c.ahead.is&isAwaitingRoom == 0 {
 		c.ahead.is |= isAwaitingRoom
@@ -350,8 +452,9 @@ func (k *uring) awaitRoom(c *loopConn) {
 
 func (k *uring) writing(c *loopConn) bool { return c.ahead.is&isSending != 0 }
 func (k *uring) window() int              { return 0 }
-func (k *uring) asked() uint64            { return k.turn + 1 }
-func (k *uring) heard() uint64            { return k.heardAt }
+func (k *uring) asked() uint64            { return k.order }
+
+func (k *uring) heard(c *loopConn) uint64 { return c.ahead.heard }
 
 // settle cancels what is in flight, and keeps what has arrived.
 func (k *uring) settle(c *loopConn) bool {
@@ -376,7 +479,7 @@ func (k *uring) settle(c *loopConn) bool {
 	}
 	k.keep(c)
 	k.letGo(c)
-	a.is &^= isSettling | isStreaming | isLarge
+	a.is &^= isSettling | isStreaming | isLarge | isReadable
 	a.full, a.slack = 0, 0
 	return true
 }

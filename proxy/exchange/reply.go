@@ -339,5 +339,6 @@ func (m *Machine) dropCalls() {
 	for i := range m.calls {
 		m.calls[i].raw.drop()
 	}
-	m.calls = nil
+	clear(m.calls)
+	m.calls = m.calls[:0] // most sessions have one at a time, and another soon
 }

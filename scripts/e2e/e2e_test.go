@@ -72,8 +72,12 @@ func serve(t *testing.T, args ...string) *server {
 // start starts the program, and waits until it says ready and the address.
 func start(t *testing.T, ready string, args ...string) *server {
 	t.Helper()
-	s := &server{exitc: make(chan int, 1)}
-	s.cmd = exec.Command(program, args...)
+	return startCommand(t, ready, exec.Command(program, args...))
+}
+
+func startCommand(t *testing.T, ready string, cmd *exec.Cmd) *server {
+	t.Helper()
+	s := &server{cmd: cmd, exitc: make(chan int, 1)}
 	stderr, err := s.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
