@@ -89,7 +89,7 @@ func serve(ctx context.Context, cfg config.Serve) error {
 	logStart(log, cfg, eng, ln.Addr(), srv)
 
 	var serving sync.WaitGroup
-	serving.Go(func() { srv.Serve(ln) })
+	serving.Go(func() { srv.Serve(engine.Trimming(ln)) })
 	log.Info().Stringer("signal", <-signals).Int("clients", srv.Stats().Clients).
 		Dur("drain_timeout_ms", cfg.DrainTimeout).Msg("draining; a second signal cuts")
 	drain(srv, cfg, signals)

@@ -104,9 +104,8 @@ func (p *Pool) connect(done func(Conn, error)) {
 // are as many as the slots.
 func (p *Pool) put(c *pooled, conn Conn) error {
 	c.conn, c.born = conn, time.Now()
-	c.idleSince = c.born
 	if life := p.cfg.MaxLifetime; life > 0 {
-		c.end = c.born.Add(time.Duration(float64(life) * (0.9 + 0.2*rand.Float64())))
+		c.life = time.Duration(float64(life) * (0.9 + 0.2*rand.Float64()))
 	}
 	err := p.puddle.CreateResource(context.WithValue(p.ctx, madeKey{}, c))
 	if err != nil {

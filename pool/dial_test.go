@@ -223,12 +223,12 @@ func TestTheLifetimeIsDrawnOnceWithinATenth(t *testing.T) {
 		for range 300 {
 			l := r.mustDial()
 			c := l.res.Value()
-			end := c.end
+			end := c.end()
 			life := end.Sub(c.born)
 			least, most = min(least, life), max(most, life)
 			time.Sleep(time.Millisecond)
 			r.keep(l, true)
-			if l = r.take(); l.res.Value() != c || !c.end.Equal(end) {
+			if l = r.take(); l.res.Value() != c || !c.end().Equal(end) {
 				t.Fatal("the end of its life has moved")
 			}
 		}

@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -9,25 +8,35 @@ import (
 )
 
 // pooled is a connection and what the pool knows of it. Whoever has it out of
-// puddle's idle set owns it.
+// puddle's idle set owns it. There is one for each session, and it is kept small.
 type pooled struct {
 	conn       Conn
 	born       time.Time
-	end        time.Time // end of its life; zero: no limit
-	idleSince  time.Time
+	life       time.Duration // 0: no limit
+	keptAt     time.Duration // of its life; 0: no client has given it back
 	generation int64
+	stopWatch  func()      // nil while nobody watches
 	used       bool        // a byte of a client has passed
 	layIdle    atomic.Bool // it was not leased straight from its dial
 	ended      atomic.Bool // the watch has seen that its time in the pool is up
-	stopWatch  func()      // nil while nobody watches
-	closeOnce  sync.Once
+	closed     atomic.Bool
 }
+
+// end returns the end of its life; zero: no limit.
+func (c *pooled) end() time.Time {
+	if c.life == 0 {
+		return time.Time{}
+	}
+	return c.born.Add(c.life)
+}
+
+func (c *pooled) idleSince() time.Time { return c.born.Add(c.keptAt) }
 
 // virginUntil returns when its time is up, if no client uses it.
 func (c *pooled) virginUntil(timeout time.Duration) time.Time {
 	at := c.born.Add(timeout)
-	if !c.end.IsZero() && c.end.Before(at) {
-		return c.end
+	if end := c.end(); !end.IsZero() && end.Before(at) {
+		return end
 	}
 	return at
 }
@@ -40,10 +49,10 @@ func (c *pooled) unwatch() {
 }
 
 func (c *pooled) close() {
-	c.closeOnce.Do(func() {
+	if !c.closed.Swap(true) {
 		c.unwatch()
 		c.conn.Close() // its error tells nothing that the session has not seen
-	})
+	}
 }
 
 // A Lease is the exclusive use of one connection, until Keep or Close.
@@ -70,7 +79,7 @@ func (l *Lease) Keep(used bool) bool {
 	p, c := l.pool, l.res.Value()
 	now := time.Now()
 	c.used = c.used || used
-	c.idleSince = now
+	c.keptAt = now.Sub(c.born)
 	if p.ctx.Err() != nil {
 		l.Close(Shutdown)
 		return false

@@ -72,10 +72,10 @@ func (p *Pool) unfit(c *pooled, now time.Time) Reason {
 func (p *Pool) expiry(c *pooled) (time.Time, Reason) {
 	at, reason := c.born.Add(p.cfg.VirginTimeout), VirginTimeout
 	if c.used {
-		at, reason = c.idleSince.Add(p.cfg.IdleTimeout), IdleTimeout
+		at, reason = c.idleSince().Add(p.cfg.IdleTimeout), IdleTimeout
 	}
-	if !c.end.IsZero() && c.end.Before(at) {
-		return c.end, Lifetime
+	if end := c.end(); !end.IsZero() && end.Before(at) {
+		return end, Lifetime
 	}
 	return at, reason
 }
@@ -180,7 +180,7 @@ func (p *Pool) watchIdle(c *pooled) {
 	if c.stopWatch != nil {
 		return
 	}
-	if at := c.idleSince.Add(watchAfter); time.Now().Before(at) {
+	if at := c.idleSince().Add(watchAfter); time.Now().Before(at) {
 		p.due.lower(at)
 		return
 	}

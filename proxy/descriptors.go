@@ -10,9 +10,9 @@ const unlimited = 1 << 20
 
 // maxClients returns how many sessions there may be at once: each needs two
 // descriptors, its client's and its backend's, so that a client is accepted only
-// when both are to be had. Connections that no client has, idle or being dialed,
-// have descriptors of their own: as many as the pools may hold, but at most a
-// quarter of all.
+// when both are to be had. Where all connections that the pools may hold leave more
+// than half, each client needs but one of the rest. Otherwise it is two for each, and
+// connections that no client has, idle or being dialed, have a quarter of all at most.
 func (srv *Server) maxClients() int {
 	allowed := unlimited
 	limit, known := descriptorLimit()
@@ -21,8 +21,9 @@ func (srv *Server) maxClients() int {
 		for _, b := range srv.cfg.Backends {
 			pooled += b.Max
 		}
-		spare := min(limit, spareDescriptors+min(uint64(pooled), limit/4))
-		allowed = int(min(unlimited, max(1, (limit-spare)/2)))
+		two := (limit - min(limit, spareDescriptors+min(uint64(pooled), limit/4))) / 2
+		one := limit - min(limit, spareDescriptors+uint64(pooled))
+		allowed = int(min(unlimited, max(1, one, two)))
 	}
 	want := srv.cfg.MaxClients
 	if want > allowed {

@@ -37,13 +37,14 @@ func TestMaxClientsFollowsTheDescriptorLimit(t *testing.T) {
 		want  int
 		warns bool
 	}{
-		{name: "two descriptors a client, less the spare", limit: 1024, maxes: []int{64}, want: (1024 - 32 - 64) / 2},
-		{name: "a small backend spares less", limit: 1024, maxes: []int{4}, want: (1024 - 32 - 4) / 2},
-		{name: "each backend spares", limit: 1024, maxes: []int{64, 64, 4}, want: (1024 - 32 - 132) / 2},
-		{name: "all backends spare a quarter at most", limit: 1024, maxes: []int{2048, 64}, want: (1024 - 32 - 256) / 2},
+		{name: "one descriptor a client, less the spare and the pool", limit: 1024, maxes: []int{64}, want: 1024 - 32 - 64},
+		{name: "a small backend takes less", limit: 1024, maxes: []int{4}, want: 1024 - 32 - 4},
+		{name: "each backend takes", limit: 1024, maxes: []int{64, 64, 4}, want: 1024 - 32 - 132},
+		{name: "two a client where the pools could take most, which spare a quarter", limit: 1024, maxes: []int{2048, 64}, want: (1024 - 32 - 256) / 2},
+		{name: "9,000 sessions fit into 20,000 descriptors", limit: 20000, maxes: []int{4600, 4600}, want: 20000 - 32 - 9200},
 		{name: "a lower number stands", limit: 1024, maxes: []int{64}, given: 100, want: 100},
-		{name: "the very number allowed stands", limit: 1024, maxes: []int{64}, given: 464, want: 464},
-		{name: "a higher one is lowered, and said", limit: 1024, maxes: []int{64}, given: 465, want: 464, warns: true},
+		{name: "the very number allowed stands", limit: 1024, maxes: []int{64}, given: 928, want: 928},
+		{name: "a higher one is lowered, and said", limit: 1024, maxes: []int{64}, given: 929, want: 928, warns: true},
 		{name: "one client at least", limit: 40, maxes: []int{64}, want: 1},
 	}
 	for _, tt := range tests {

@@ -24,11 +24,11 @@ type session struct {
 	start  time.Duration // on the server's clock
 
 	lease    *lease
+	stale    uint8           // connections met that their backends had ended, at most maxStale
 	again    bool            // it asks once more for what it has asked for
 	pinned   bool            // it needs a connection that nobody has used
 	ready    bool            // each of its leases was of a ready connection
 	backend  int32           // of the newest lease, counted from 1; 0: there was none
-	stale    int32           // connections met that their backends had ended
 	unread   []byte          // of the client, to be relayed first
 	wait     time.Duration   // for leases, in all
 	up, down int64           // bytes delivered

@@ -162,7 +162,9 @@ func testDriveStreams(t *testing.T, newEngine func(Config) Engine) {
 			b := newBench(t, newEngine)
 			cc, client := b.client("tcp")
 			bc, backend := b.backend("tcp")
-			l := newLiner(t, &linePool{dial: func() Conn { return bc }})
+			next, _ := b.backend("tcp") // which gets what comes behind the failure
+			conns := []Conn{bc, next}
+			l := newLiner(t, &linePool{dial: func() (c Conn) { c, conns = conns[0], conns[1:]; return c }})
 			l.stream = true
 			d := b.drive(cc, l, DriveConfig{})
 			request := newLine(1, size)

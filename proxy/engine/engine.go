@@ -229,7 +229,7 @@ type RelayConfig struct {
 }
 
 // An End tells how a relay ended.
-type End int
+type End uint8
 
 // The ends of a relay.
 const (
@@ -250,7 +250,7 @@ var endNames = [...]string{"finished", "client reset", "backend reset", "client 
 
 // String returns the name of the end.
 func (e End) String() string {
-	if e < 0 || int(e) >= len(endNames) {
+	if int(e) >= len(endNames) {
 		return fmt.Sprintf("end %d", int(e))
 	}
 	return endNames[e]

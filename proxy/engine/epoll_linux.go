@@ -48,7 +48,7 @@ func newEpoll(l *loop) (kernel, error) {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	k := &epoll{loop: l, fd: fd, wakeFD: wake, buf: make([]byte, maxBuffer), listeners: make(map[int32]*loopListener)}
+	k := &epoll{loop: l, fd: fd, wakeFD: wake, buf: make([]byte, loopBuffer), listeners: make(map[int32]*loopListener)}
 	if err := k.control(unix.EPOLL_CTL_ADD, int32(wake), listenerGen, unix.EPOLLIN|unix.EPOLLET); err != nil {
 		k.close()
 		return nil, err
@@ -122,7 +122,7 @@ func (k *epoll) expect(*loopConn, int) {}
 
 // send has a chunk written by the next flush. What then does not fit is kept.
 func (k *epoll) send(c *loopConn, ch chunk) {
-	if c.sendErr != nil {
+	if c.sendErr() != nil {
 		return
 	}
 	if ch.id == inBuffer {
@@ -173,12 +173,12 @@ func (k *epoll) writeAll() {
 	k.used = 0
 	k.order++
 	for _, c := range k.outs {
-		if p := c.out; len(p) > 0 && c.outBuf == nil {
+		if p := c.out; len(p) > 0 && !c.keeps() {
 			n, err := k.writeNow(c, p)
 			c.out = nil
 			switch {
 			case err != nil && err != errAgain:
-				c.sendErr = err
+				c.rarely().sendErr = err
 			case n < len(p) && c.is(stateKeeps):
 				c.hold(p[n:])
 			}
@@ -206,7 +206,7 @@ func (k *epoll) unflushed() bool { return len(k.outs) > 0 }
 func (k *epoll) sendHeld(c *loopConn) {
 	n, err := k.writeNow(c, c.out)
 	if err != nil && err != errAgain {
-		c.sendErr = err
+		c.rarely().sendErr = err
 		c.letGo()
 		return
 	}
@@ -223,7 +223,7 @@ func (k *epoll) asked() uint64          { k.order++; return k.order }
 func (k *epoll) heard(*loopConn) uint64 { return k.order }
 
 // writing: what is kept is not under way.
-func (k *epoll) writing(c *loopConn) bool { return len(c.out) > 0 && c.outBuf == nil }
+func (k *epoll) writing(c *loopConn) bool { return len(c.out) > 0 && !c.keeps() }
 func (k *epoll) stream(*loopConn)         {}
 
 // Who is registered is watched.
@@ -236,7 +236,7 @@ func (k *epoll) knowsClean(c *loopConn) bool {
 
 func (k *epoll) glance(c *loopConn) (bytes bool, end error) {
 	if !c.is(stateReadable | stateEnded) {
-		return len(c.unread) > 0, nil // as of the last wait; there will be an edge
+		return len(c.unread()) > 0, nil // as of the last wait; there will be an edge
 	}
 	return c.Peek()
 }
@@ -358,7 +358,7 @@ func (k *epoll) note(c *loopConn, events uint32) {
 		bits |= stateReadable | stateEnded | stateWritable // a write finds out too
 	}
 	c.set(bits)
-	if bits&stateWritable != 0 && c.userOn(k.loop) != nil && c.outBuf != nil {
+	if bits&stateWritable != 0 && c.userOn(k.loop) != nil && c.keeps() {
 		k.sendHeld(c)
 	}
 }

@@ -174,25 +174,15 @@ func benchCollections(b *testing.B, newEngine func(Config) Engine) {
 
 func micros(d time.Duration) float64 { return float64(d) / 1e3 }
 
-// processorTime is what this process has used.
-func processorTime(t testing.TB) time.Duration {
-	t.Helper()
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
 // idleTime returns the processor time of a while in which nothing is to do.
 func idleTime(t testing.TB, all []*session, while time.Duration) time.Duration {
 	t.Helper()
 	roundTrips(t, all, 1)
 	runtime.GC() // not in that while
 	pause(50 * time.Millisecond)
-	before := processorTime(t)
+	before := processorTime()
 	pause(while)
-	return processorTime(t) - before
+	return processorTime() - before
 }
 
 // An idle proxy costs nothing. That it is at most 20 ms in 10 s BenchmarkIdle tells; a
@@ -243,12 +233,12 @@ func benchBusyAmongQuiet(b *testing.B, newEngine func(Config) Engine) {
 			all := eng.echoing(busy)
 			roundTrips(b, all, 10)
 			runtime.GC()
-			before := processorTime(b)
+			before := processorTime()
 			b.ResetTimer()
 			rounds := 1 + b.N/busy
 			took := roundTrips(b, all, rounds)
 			b.StopTimer()
-			b.ReportMetric(micros(processorTime(b)-before)/float64(rounds*busy), "cpu-µs/request")
+			b.ReportMetric(micros(processorTime()-before)/float64(rounds*busy), "cpu-µs/request")
 			b.ReportMetric(micros(p999(took)), "p99.9-µs")
 			b.ReportMetric(float64(quiet), "quiet")
 			part(all)

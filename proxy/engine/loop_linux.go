@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -108,6 +109,10 @@ type kernel interface {
 	close()
 }
 
+// loopBuffer is the size of the buffer of a loop. It is a little more than a power of
+// two: the read of a message of that size then tells by being short that there is no more.
+const loopBuffer = maxBuffer + 64
+
 // chunk is bytes that came from a connection. They are the loop's until the next take,
 // or lie in a buffer of the kernel's that send, or drop, gives back.
 type chunk struct {
@@ -200,6 +205,9 @@ func (l *loop) runTodo() {
 // open has the loop own c: its kernel tells of it. Where another loop had it, that
 // has no user for it any more.
 func (l *loop) open(c *loopConn) error {
+	if c.is(stateClosed) {
+		return net.ErrClosed // its descriptor may be another's by now
+	}
 	was := c.loop.Load()
 	if c.is(stateRegistered) {
 		if was == l {
@@ -214,14 +222,16 @@ func (l *loop) open(c *loopConn) error {
 
 // take returns bytes that came on c, those first that came back from an earlier relay.
 func (l *loop) take(c *loopConn, limit int) (chunk, error) {
-	if len(c.unread) == 0 {
+	unread := c.unread()
+	if len(unread) == 0 {
 		return l.kernel.take(c, limit)
 	}
-	n := min(limit, len(c.unread))
-	p := c.unread[:n]
-	if c.unread = c.unread[n:]; len(c.unread) == 0 {
-		c.unread = nil
+	n := min(limit, len(unread))
+	p, rest := unread[:n], unread[n:]
+	if len(rest) == 0 {
+		rest = nil
 	}
+	c.setUnread(rest)
 	return chunk{p, noBuffer}, nil
 }
 
@@ -270,9 +280,17 @@ func (l *loop) join(ctx context.Context, m *member, c cutter) {
 	m.prev.next, g.members.prev = m, m
 }
 
+// context returns that with which m ends, or ended.
+func (m *member) context() context.Context {
+	if m.group == nil {
+		return context.Background() // it has no end
+	}
+	return m.group.ctx
+}
+
 // leave ends that.
 func (m *member) leave() {
-	if m.group == nil {
+	if m.next == nil {
 		return
 	}
 	m.prev.next, m.next.prev = m.next, m.prev
@@ -280,7 +298,7 @@ func (m *member) leave() {
 		delete(g.loop.cuts, g.ctx)
 		g.forget()
 	}
-	m.group, m.next, m.prev = nil, nil, nil
+	m.next, m.prev = nil, nil
 }
 
 // run tells the members that the context has ended.

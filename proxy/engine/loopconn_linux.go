@@ -19,20 +19,56 @@ type loopConn struct {
 	fd     int32
 	gen    uint32 // tells it from an earlier connection that had its descriptor
 	loop   atomic.Pointer[loop]
-	state  atomic.Uint32
 	watch  atomic.Pointer[watch]
 	seat   atomic.Pointer[seat]
+	state  atomic.Uint32
+	peer   peerName
 
-	unread  []byte // bytes of a client that a stale backend did not get
-	out     []byte // what the kernel did not take yet of what was sent
-	outBuf  *buffer
-	written uint64 // bytes that the kernel ever took
-	sendErr error  // what a send failed with
-	ahead   *ahead // what a kernel does and reads ahead (uring_linux.go); nil without
-
-	peer peerAddr
-	once sync.Once // Close
+	out     []byte  // what the kernel did not take yet of what was sent
+	written uint64  // bytes that the kernel ever took
+	ahead   *ahead  // what a kernel does and reads ahead (uring_linux.go); nil without
+	seldom  *seldom // nil: the zero value
 }
+
+// seldom is what few connections have: most are quiet, and there are many.
+type seldom struct {
+	unread  []byte  // bytes of a client that a stale backend did not get
+	outBuf  *buffer // that out lies in, where it is kept
+	sendErr error   // what a send failed with
+	zone    uint32  // see peerAddr
+	path    string
+}
+
+// rarely returns what c has of it, to be changed.
+func (c *loopConn) rarely() *seldom {
+	if c.seldom == nil {
+		c.seldom = new(seldom)
+	}
+	return c.seldom
+}
+
+func (c *loopConn) unread() []byte {
+	if c.seldom == nil {
+		return nil
+	}
+	return c.seldom.unread
+}
+
+func (c *loopConn) setUnread(p []byte) {
+	if c.seldom != nil || len(p) > 0 {
+		c.rarely().unread = p
+	}
+}
+
+func (c *loopConn) sendErr() error {
+	if c.seldom == nil {
+		return nil
+	}
+	return c.seldom.sendErr
+}
+
+// keeps reports whether out is a copy that waits for room.
+func (c *loopConn) keeps() bool { return c.seldom != nil && c.seldom.outBuf != nil }
 
 // user is who works with a connection.
 type user interface {
@@ -67,6 +103,7 @@ const (
 	stateWatched                // it is in the epoll set of those that nobody uses (uring_linux.go)
 	stateLasting                // it has the options of a connection that lasts
 	stateNagle                  // it has been dialed, and has Nagle's algorithm still
+	stateClosed
 )
 
 func (c *loopConn) is(bit uint32) bool { return c.state.Load()&bit != 0 }
@@ -74,11 +111,17 @@ func (c *loopConn) set(bits uint32)    { c.state.Or(bits) }
 func (c *loopConn) clear(bits uint32)  { c.state.And(^bits) }
 
 // RemoteAddr returns the address of the peer.
-func (c *loopConn) RemoteAddr() net.Addr { return c.peer.addr() }
+func (c *loopConn) RemoteAddr() net.Addr {
+	a := peerAddr{peerName: c.peer}
+	if a.isLong {
+		a.zone, a.path = c.seldom.zone, c.seldom.path
+	}
+	return a.addr()
+}
 
 // Peek tells whether bytes can be read and how the peer has ended the connection.
 func (c *loopConn) Peek() (bytes bool, end error) {
-	has := len(c.unread) > 0
+	has := len(c.unread()) > 0
 	if a := c.ahead; a != nil {
 		if has = has || len(a.arrived) > 0; a.end != nil {
 			return has, a.end
@@ -90,18 +133,18 @@ func (c *loopConn) Peek() (bytes bool, end error) {
 
 // Clean reports whether nothing has come, as far as the kernel of its loop knows.
 func (c *loopConn) Clean() bool {
-	if l := c.loop.Load(); l != nil && len(c.unread) == 0 && l.kernel.knowsClean(c) {
+	if l := c.loop.Load(); l != nil && len(c.unread()) == 0 && l.kernel.knowsClean(c) {
 		return true
 	}
 	// A peek that finds nothing costs half of what poll does. An error it would take
 	// away; whoever has not a clean connection closes it.
 	n, err := peekFD(int(c.fd))
-	return n < 0 && err == unix.EAGAIN && len(c.unread) == 0
+	return n < 0 && err == unix.EAGAIN && len(c.unread()) == 0
 }
 
 // PeekBytes copies what can be read.
 func (c *loopConn) PeekBytes(p []byte) int {
-	n := copy(p, c.unread)
+	n := copy(p, c.unread())
 	m, _, _ := unix.Recvfrom(int(c.fd), p[n:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
 	return n + max(m, 0)
 }
@@ -120,35 +163,31 @@ func (c *loopConn) Abort() {
 // Close closes the connection. The kernel takes a closed descriptor out of an epoll
 // set by itself.
 func (c *loopConn) Close() error {
-	err := net.ErrClosed
-	c.once.Do(func() {
-		c.engine.table.remove(c)
-		err = closeFD(int(c.fd))
-		c.engine.conns.Done()
-	})
-	return err
+	if c.state.Or(stateClosed)&stateClosed != 0 {
+		return net.ErrClosed
+	}
+	defer c.engine.conns.Done()
+	c.engine.table.remove(c)
+	return closeFD(int(c.fd))
 }
 
 // owed is how much of what was sent the kernel has not taken yet.
-func (c *loopConn) owed() int {
-	if c.ahead != nil {
-		return len(c.ahead.out.p)
-	}
-	return len(c.out)
-}
+func (c *loopConn) owed() int { return len(c.out) }
 
 // hold keeps p until there is room to write.
 func (c *loopConn) hold(p []byte) {
-	c.outBuf = getBuffer(min(len(p), maxBuffer))
-	c.out = append(c.outBuf.data[:0], p...)
+	buf := getBuffer(min(len(p), maxBuffer))
+	c.rarely().outBuf = buf
+	c.out = append(buf.data[:0], p...)
 }
 
 // letGo gives up what was kept.
 func (c *loopConn) letGo() {
-	if c.outBuf != nil {
-		c.outBuf.put()
+	if c.keeps() {
+		c.seldom.outBuf.put()
+		c.seldom.outBuf = nil
 	}
-	c.out, c.outBuf = nil, nil
+	c.out = nil
 }
 
 // closeWrite sends a FIN.
@@ -165,7 +204,7 @@ func (c *loopConn) lasts() {
 	}
 	c.set(stateLasting)
 	if c.peer.isTCP() {
-		setOptions(int(c.fd), c.engine.cfg.options())
+		setOptions(int(c.fd), c.engine.options)
 	}
 }
 

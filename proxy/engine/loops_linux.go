@@ -23,8 +23,10 @@ var errPending = errors.New("pending")
 type Loops struct {
 	name       string
 	cfg        Config
+	options    [][3]int // of cfg: made once, as each connection gets them
 	loops      []*loop
-	readsAhead bool // connections have an ahead
+	readsAhead bool                   // connections have an ahead
+	limits     atomic.Pointer[limits] // of the last relay
 
 	turn  atomic.Uint32 // whose turn it is to get a connection
 	dials atomic.Uint32 // whose it is to dial
@@ -38,7 +40,7 @@ func NewEpoll(cfg Config) (*Loops, error) {
 }
 
 func newLoops(name string, cfg Config, newKernel func(*loop) (kernel, error)) (*Loops, error) {
-	e := &Loops{name: name, cfg: cfg, readsAhead: name == "uring"}
+	e := &Loops{name: name, cfg: cfg, options: cfg.options(), readsAhead: name == "uring"}
 	raiseProcs(cfg.workers())
 	for range cfg.workers() {
 		l := &loop{engine: e, epoch: time.Now(), cuts: make(map[context.Context]*cutGroup), donec: make(chan struct{})}
@@ -107,9 +109,13 @@ func (e *Loops) loopOf(c *loopConn) *loop {
 
 // newConn returns the connection of a descriptor, which it takes over.
 func (e *Loops) newConn(fd int, peer peerAddr) *loopConn {
-	c := &loopConn{engine: e, fd: int32(fd), peer: peer}
+	c := &loopConn{engine: e, fd: int32(fd), peer: peer.peerName}
+	if peer.zone != 0 || peer.path != "" {
+		c.peer.isLong = true
+		c.seldom = &seldom{zone: peer.zone, path: peer.path}
+	}
 	if e.readsAhead {
-		c.ahead = &ahead{out: chunk{id: noBuffer}}
+		c.ahead = &ahead{outID: noBuffer}
 	}
 	e.conns.Add(1)
 	e.table.add(c)

@@ -12,36 +12,48 @@ import (
 // pair is one run of Relay on a loop: two connections and the bytes between them. It
 // does as relay does (relay.go, direction.go, flight.go), without waiting: where that
 // waits, a pair returns to its loop and goes on at an event or when its timer goes off.
+//
+// Most pairs are quiet, and there are many: what is needed for a while only lies apart.
 type pair struct {
-	loop            *loop
-	seat            seat
+	seat            // as the connections have it
 	client, backend *loopConn
 	up, down        flow
-	cfg             RelayConfig
+	limits          *limits
 	done            func(Result)
-	ctx             context.Context
-	member          member
+	member          member // has the context
 	timer           timer
 
-	phase   phase
-	start   time.Duration
-	last    time.Duration // when a byte last moved
-	stirred time.Duration // when the number of bytes in the kernel's buffers was last seen to change, or a FIN came
-	held    int           // that number
-
-	asked, answered uint64    // the order of the last write to the backend that moved bytes, and of the last bytes from it that moved
-	half            bool      // one direction has ended
-	finLeft         *loopConn // is to get the last FIN by its close, if done closes it
-	withheld        bool      // the client's FIN came, and was not relayed
-	stopped         bool      // both directions have been told to end
-	queued          bool      // the loop will run it again
-	end             End
-	err             error
-
-	flight   *heldFlight   // nil where nothing is kept
-	ending   *ending       // nil while bytes move
-	flushEnd time.Duration // when a reset has waited long enough for the bytes before it
+	start    time.Duration
+	last     time.Duration // when a byte last moved
+	stirred  time.Duration // when the number of bytes in the kernel's buffers was last seen to change, or a FIN came
+	held     int           // that number
 	stallFor time.Duration // the next wait of tick while a write waits
+	asked    uint64        // the order of the last write to the backend that moved bytes
+
+	phase    phase
+	end      End
+	asking   bool // no bytes have moved that came from the backend after that write
+	half     bool // one direction has ended
+	withheld bool // the client's FIN came, and was not relayed
+	stopped  bool // both directions have been told to end
+	queued   bool // the loop will run it again
+
+	flight *heldFlight // nil where nothing is kept
+	ending *ending     // nil before anything has ended
+}
+
+// limits are the times of a RelayConfig. They are the same for most relays, which share
+// them.
+type limits struct{ idle, halfClose, keepQuiet time.Duration }
+
+func (e *Loops) limitsOf(cfg RelayConfig) *limits {
+	l := limits{cfg.IdleTimeout, cfg.HalfCloseTimeout, cfg.KeepQuiet}
+	if last := e.limits.Load(); last != nil && *last == l {
+		return last
+	}
+	kept := l // only this escapes
+	e.limits.Store(&kept)
+	return &kept
 }
 
 type phase uint8
@@ -56,13 +68,32 @@ const (
 
 // flow is one direction of a pair.
 type flow struct {
-	src, dst *loopConn
-	half     Half
-	mark     uint64 // dst.written when it was last looked at
-	writeErr error  // its destination did
-	isUp     bool
-	over     bool
-	end      error // how its source ended, which counts once all before it has moved; nil: it has not
+	moved        int64  // see Half, as of fin and finSent
+	mark         uint64 // of its destination's written, when it was last looked at
+	owing        uint32 // bytes taken that have not moved: of one chunk
+	fin, finSent bool
+	ended        bool // its source has, as pair.ending tells, which counts once all before it has moved
+	over         bool
+}
+
+func (f *flow) taken() int64 { return f.moved + int64(f.owing) }
+
+func (f *flow) result() Half { return Half{f.taken(), f.moved, f.fin, f.finSent} }
+
+func (r *pair) isUp(f *flow) bool { return f == &r.up }
+
+func (r *pair) src(f *flow) *loopConn {
+	if r.isUp(f) {
+		return r.client
+	}
+	return r.backend
+}
+
+func (r *pair) dst(f *flow) *loopConn {
+	if r.isUp(f) {
+		return r.backend
+	}
+	return r.client
 }
 
 // burst is how many times a direction moves bytes before others have their turn.
@@ -72,42 +103,47 @@ const burst = 4
 func (e *Loops) Relay(ctx context.Context, client, backend Conn, cfg RelayConfig, done func(Result)) {
 	c, b := client.(*loopConn), backend.(*loopConn)
 	l := e.loopOf(c)
-	r := &pair{loop: l, client: c, backend: b, cfg: cfg, done: done, ctx: ctx}
-	r.up, r.down = flow{src: c, dst: b, isUp: true}, flow{src: b, dst: c}
+	r := &pair{seat: seat{loop: l}, client: c, backend: b, limits: e.limitsOf(cfg), done: done}
 	if len(cfg.Unread) > 0 {
-		c.unread = slices.Concat(cfg.Unread, c.unread)
-		r.cfg.Unread = nil
+		c.setUnread(slices.Concat(cfg.Unread, c.unread()))
 	}
-	l.post(r)
+	l.post(&starting{r, ctx, cfg.Replay})
 }
 
-// run begins the relay, and goes on with it where it had moved much.
+// starting is a relay that its loop has yet to begin.
+type starting struct {
+	pair   *pair
+	ctx    context.Context
+	replay bool
+}
+
+func (s *starting) run() { s.pair.begin(s.ctx, s.replay) }
+
+// run goes on with a relay that had moved much.
 func (r *pair) run() {
-	if r.start == 0 {
-		r.begin()
-	}
 	r.queued = false
 	r.move()
 }
 
-func (r *pair) begin() {
+func (r *pair) begin(ctx context.Context, replay bool) {
 	l := r.loop
 	r.start, r.last = l.now, l.now
 	r.up.mark, r.down.mark = r.backend.written, r.client.written
-	r.seat = seat{l, r}
+	r.user = r
 	r.client.seat.Store(&r.seat)
 	r.backend.seat.Store(&r.seat)
-	if r.cfg.Replay {
+	if replay {
 		r.flight = new(heldFlight)
 	}
 	err := errors.Join(l.open(r.client), l.open(r.backend))
 	l.kernel.stream(r.client)
 	l.kernel.stream(r.backend)
-	l.join(r.ctx, &r.member, r)
+	l.join(ctx, &r.member, r)
 	if err != nil {
 		r.stop(BackendFailed, err)
 	}
 	r.tick()
+	r.move()
 }
 
 func (r *pair) event(*loopConn) { r.move() }
@@ -120,7 +156,7 @@ func (r *pair) timeUp() {
 }
 
 func (r *pair) contextEnded() {
-	r.stop(Cut, context.Cause(r.ctx))
+	r.stop(Cut, context.Cause(r.member.context()))
 	r.move()
 }
 
@@ -152,10 +188,10 @@ func (r *pair) awaitStall() {
 // pump moves the bytes of one direction, as far as that goes now.
 func (r *pair) pump(f *flow) {
 	for range burst {
-		if !r.account(f) || f.end != nil || f.dst.owed() > r.loop.kernel.window() {
+		if !r.account(f) || f.ended || r.dst(f).owed() > r.loop.kernel.window() {
 			return
 		}
-		ch, err := r.loop.take(f.src, maxBuffer)
+		ch, err := r.loop.take(r.src(f), loopBuffer)
 		if err == errAgain {
 			return
 		}
@@ -163,7 +199,7 @@ func (r *pair) pump(f *flow) {
 			r.sourceEnded(f, err)
 			return
 		}
-		f.half.Taken += int64(len(ch.p))
+		f.owing += uint32(len(ch.p))
 		r.deliver(f, ch)
 	}
 	if !r.queued && !f.over {
@@ -175,15 +211,15 @@ func (r *pair) pump(f *flow) {
 // deliver gives bytes to the destination.
 func (r *pair) deliver(f *flow, ch chunk) {
 	k := r.loop.kernel
-	if f.isUp {
+	if r.isUp(f) {
 		r.keep(ch.p)
-		k.send(f.dst, ch)
+		k.send(r.backend, ch)
 		r.account(f)
 		return
 	}
 	r.dropFlight() // the backend has answered
-	r.answered = k.heard(f.src)
-	k.send(f.dst, ch)
+	r.asking = k.heard(r.backend) < r.asked
+	k.send(r.client, ch)
 	r.account(f)
 }
 
@@ -193,27 +229,29 @@ func (r *pair) account(f *flow) bool {
 	if f.over || r.phase > proving {
 		return false
 	}
-	if n := f.dst.written - f.mark; n > 0 {
-		f.mark = f.dst.written
-		f.half.Moved += int64(n)
+	dst := r.dst(f)
+	if n := dst.written - f.mark; n > 0 {
+		f.mark = dst.written
+		f.moved += int64(n)
+		f.owing -= uint32(n)
 		r.last = r.loop.now
-		if f.isUp {
-			r.asked = r.loop.kernel.asked()
+		if r.isUp(f) {
+			r.asked, r.asking = r.loop.kernel.asked(), true
 		}
-		if f.isUp && r.flight != nil {
+		if r.isUp(f) && r.flight != nil {
 			r.flight.sent += int(n)
 		}
-		if !f.isUp && r.withheld {
+		if !r.isUp(f) && r.withheld {
 			r.tick() // the time of KeepQuiet begins
 		}
 	}
 	switch {
-	case f.dst.sendErr != nil:
+	case dst.sendErr() != nil:
 		// The other direction goes on: what this peer sent before it failed is still
 		// to be read, and the read that follows finds the failure too.
-		f.writeErr = f.dst.sendErr
+		r.endOf(f).writeErr = dst.sendErr()
 		r.flowOver(f)
-	case f.end != nil && f.dst.owed() == 0:
+	case f.ended && dst.owed() == 0:
 		r.flowEnded(f)
 	}
 	return !f.over
@@ -238,59 +276,59 @@ func (r *pair) flowOver(f *flow) {
 
 // sourceEnded is called with the error of a read.
 func (r *pair) sourceEnded(f *flow, err error) {
-	if !f.isUp && r.flight != nil {
+	if !r.isUp(f) && r.flight != nil {
 		r.prove(err)
 		return
 	}
-	f.end = err
+	f.ended, r.endOf(f).err = true, err
 	r.account(f)
 }
 
 func (r *pair) flowEnded(f *flow) {
-	err := f.end
-	if err == io.EOF && f.src.owed() > 0 && f.src.isClosed() {
+	err, src := r.endOf(f).err, r.src(f)
+	if err == io.EOF && src.owed() > 0 && src.isClosed() {
 		return // the write that is under way fails too, and may be the one that took the error
 	}
 	// A failed write has taken the error out of the kernel, which then reports an end
 	// to the reader: it was no FIN. After EPIPE the peer's FIN had come before.
-	if w := f.src.sendErr; err == io.EOF && w != nil && !errors.Is(w, syscall.EPIPE) {
+	if w := src.sendErr(); err == io.EOF && w != nil && !errors.Is(w, syscall.EPIPE) {
 		err = w
 	}
 	if err == io.EOF {
 		r.passFIN(f)
 	} else {
-		r.stop(f.failure(err), err)
+		r.stop(r.failure(f, err), err)
 	}
 }
 
 // passFIN relays the FIN of the source.
 func (r *pair) passFIN(f *flow) {
-	f.half.FIN = true
-	if f.isUp && r.cfg.KeepQuiet > 0 {
+	f.fin = true
+	if r.isUp(f) && r.limits.keepQuiet > 0 {
 		r.withheld = true
 	} else {
-		f.half.FINSent = true
-		if f.isUp && r.flight != nil {
+		f.finSent = true
+		if r.isUp(f) && r.flight != nil {
 			r.flight.finished = true
 		}
-		if r.up.half.FINSent && r.down.half.FINSent {
-			r.finLeft = f.dst // a shutdown before the close would send the same FIN
+		if r.up.finSent && r.down.finSent {
+			r.late().finLeft = r.dst(f) // a shutdown before the close would send the same FIN
 		} else {
-			f.dst.closeWrite() // if it fails, the other direction finds out why
+			r.dst(f).closeWrite() // if it fails, the other direction finds out why
 		}
 	}
 	r.flowOver(f)
 }
 
 // failure: see direction.failure.
-func (f *flow) failure(err error) End { return failure(f.isUp, err) }
+func (r *pair) failure(f *flow, err error) End { return failure(r.isUp(f), err) }
 
 // stop has both directions end, for the reason of the first call.
 func (r *pair) stop(end End, err error) {
 	if r.stopped || r.phase > proving {
 		return
 	}
-	r.stopped, r.end, r.err = true, end, err
+	r.stopped, r.end, r.late().err = true, end, err
 	r.up.over, r.down.over = true, true
 	r.phase = moving // a proof is not waited for any more
 }
@@ -298,5 +336,5 @@ func (r *pair) stop(end End, err error) {
 // settled: see turns.settled. What came before all of a request was written does not
 // answer it.
 func (r *pair) settled() bool {
-	return r.answered >= r.asked && r.client.owed()+r.backend.owed() == 0
+	return !r.asking && r.client.owed()+r.backend.owed() == 0
 }

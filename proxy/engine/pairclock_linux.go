@@ -10,11 +10,11 @@ import (
 func (r *pair) limit() (time.Duration, End) {
 	switch {
 	case r.withheld && r.settled():
-		return r.cfg.KeepQuiet, Quiet
-	case r.half && r.cfg.HalfCloseTimeout > 0:
-		return r.cfg.HalfCloseTimeout, HalfCloseTimeout
+		return r.limits.keepQuiet, Quiet
+	case r.half && r.limits.halfClose > 0:
+		return r.limits.halfClose, HalfCloseTimeout
 	default:
-		return r.cfg.IdleTimeout, IdleTimeout
+		return r.limits.idle, IdleTimeout
 	}
 }
 
@@ -39,14 +39,14 @@ func (r *pair) tick() {
 		return
 	}
 	if f := r.lostSource(); f != nil && r.flushed() {
-		err := f.end
+		err := r.endOf(f).err
 		if err == nil {
-			err = f.src.failure()
+			err = r.src(f).failure()
 		}
 		// EPIPE is what a reset behind a FIN leaves: all that came before the FIN
 		// is there to be read, and once the error is taken the FIN is too.
 		if err != syscall.EPIPE {
-			r.stop(f.failure(err), err)
+			r.stop(r.failure(f, err), err)
 			return
 		}
 	}
@@ -108,12 +108,14 @@ func (r *pair) idle(end End) time.Duration {
 // lostSource: see relay.lostSource.
 func (r *pair) lostSource() *flow {
 	for _, f := range []*flow{&r.up, &r.down} {
-		if f.dst.owed() == 0 {
+		if r.dst(f).owed() == 0 {
 			continue
 		}
-		end := f.end
-		if end == nil {
-			_, end = f.src.Peek()
+		var end error
+		if f.ended {
+			end = r.endOf(f).err
+		} else {
+			_, end = r.src(f).Peek()
 		}
 		if end != nil && end != io.EOF {
 			return f
@@ -124,8 +126,9 @@ func (r *pair) lostSource() *flow {
 
 // flushed reports whether the time is up that the bytes before a reset have.
 func (r *pair) flushed() bool {
-	if r.flushEnd == 0 {
-		r.flushEnd = r.loop.now + flushTime
+	e := r.late()
+	if e.flushEnd == 0 {
+		e.flushEnd = r.loop.now + flushTime
 	}
-	return r.loop.now >= r.flushEnd
+	return r.loop.now >= e.flushEnd
 }

@@ -5,20 +5,47 @@ import (
 	"time"
 )
 
-// ending is what is known of a pair whose bytes have ceased to move.
+// ending is what is known of a pair that ends: first of a direction, at last of both.
 type ending struct {
+	up, down flowEnd
+	err      error         // of pair.end
+	flushEnd time.Duration // when a reset has waited long enough for the bytes before it
+
 	res   Result
 	conn  *loopConn // to which what was written is to arrive; nil: to none
 	half  Half      // what that was
 	pause time.Duration
+
+	finLeft *loopConn // is to get the last FIN by its close, if done closes it
+}
+
+// flowEnd is how a direction ended.
+type flowEnd struct {
+	err      error // of its source
+	writeErr error // of its destination
+}
+
+func (r *pair) late() *ending {
+	if r.ending == nil {
+		r.ending = new(ending)
+	}
+	return r.ending
+}
+
+func (r *pair) endOf(f *flow) *flowEnd {
+	if r.isUp(f) {
+		return &r.late().up
+	}
+	return &r.late().down
 }
 
 // finish draws the conclusions once both directions have ended; see relay.finish.
 func (r *pair) finish() {
 	r.timer.cancel()
 	r.conclude()
-	r.ending = &ending{res: Result{Up: r.up.half, Down: r.down.half, End: r.end, Err: r.err,
-		LastDown: r.down.half.Moved > 0 && r.settled(), QuietFor: r.loop.now - r.last}}
+	e := r.late()
+	e.res = Result{Up: r.up.result(), Down: r.down.result(), End: r.end, Err: e.err,
+		LastDown: r.down.moved > 0 && r.settled(), QuietFor: r.loop.now - r.last}
 	r.phase = retiring
 	r.goOn()
 }
@@ -26,12 +53,12 @@ func (r *pair) finish() {
 // conclude finds the end where nothing stopped the directions: each ended by itself,
 // with a FIN or because its destination failed.
 func (r *pair) conclude() {
-	switch {
+	switch e := r.late(); {
 	case r.stopped:
-	case r.up.writeErr != nil:
-		r.end, r.err = r.down.failure(r.up.writeErr), r.up.writeErr
-	case r.down.writeErr != nil:
-		r.end, r.err = r.up.failure(r.down.writeErr), r.down.writeErr
+	case e.up.writeErr != nil:
+		r.end, e.err = r.failure(&r.down, e.up.writeErr), e.up.writeErr
+	case e.down.writeErr != nil:
+		r.end, e.err = r.failure(&r.up, e.down.writeErr), e.down.writeErr
 	}
 }
 
@@ -64,11 +91,11 @@ func (r *pair) part() {
 		r.client.Abort()
 		r.backend.Abort()
 	case end == BackendReset, end == BackendFailed:
-		e.conn, e.half = r.client, r.down.half
+		e.conn, e.half = r.client, r.down.result()
 	case end == Quiet, e.res.Untouched():
 		e.res.Unacked = r.backend.Unacked()
 	case end == ClientReset, end == ClientFailed, end == Finished:
-		e.conn, e.half = r.backend, r.up.half
+		e.conn, e.half = r.backend, r.up.result()
 	default:
 		r.partUnfinished()
 	}
@@ -80,11 +107,11 @@ func (r *pair) part() {
 // time limit ended the session; see relay.part.
 func (r *pair) partUnfinished() {
 	owed := r.end == HalfCloseTimeout // one side has finished and had no end of the other
-	up, down := r.up.half, r.down.half
-	if owed && !down.FIN || down.Moved < down.Taken {
+	up, down := &r.up, &r.down
+	if owed && !down.fin || down.owing > 0 {
 		r.client.Abort()
 	}
-	if owed && !up.FIN || up.Moved < up.Taken || r.backend.Unacked() > finOnly {
+	if owed && !up.fin || up.owing > 0 || r.backend.Unacked() > finOnly {
 		r.backend.Abort()
 	}
 }
@@ -97,16 +124,16 @@ func (r *pair) flush() {
 		r.depart(true)
 		return
 	}
-	if e.half.FIN && r.flushEnd == 0 { // the peer is owed all of it, however slowly it reads
-		r.flushEnd = r.loop.now + max(flushTime, r.cfg.HalfCloseTimeout)
+	if e.half.FIN && e.flushEnd == 0 { // the peer is owed all of it, however slowly it reads
+		e.flushEnd = r.loop.now + max(flushTime, r.limits.halfClose)
 	}
-	if r.flushed() || r.ctx.Err() != nil {
+	if r.flushed() || r.member.context().Err() != nil {
 		r.depart(false)
 		return
 	}
-	if r.finLeft != nil { // it does not wait for the close
-		r.finLeft.closeWrite()
-		r.finLeft = nil
+	if e.finLeft != nil { // it does not wait for the close
+		e.finLeft.closeWrite()
+		e.finLeft = nil
 	}
 	e.pause = min(max(2*e.pause, wheelTick), 50*time.Millisecond)
 	r.tickIn(e.pause)
@@ -114,18 +141,19 @@ func (r *pair) flush() {
 
 // depart ends the pair. arrived tells that all has arrived that was waited for.
 func (r *pair) depart(arrived bool) {
-	res := &r.ending.res
+	e := r.ending
+	res := &e.res
 	switch {
-	case r.ending.conn == nil:
+	case e.conn == nil:
 	case r.end == Finished:
 		if !arrived {
 			r.backend.Abort()
 		}
 	default:
-		if !arrived && r.ctx.Err() != nil && r.ending.conn == r.client {
-			res.End, res.Err = Cut, context.Cause(r.ctx)
+		if !arrived && r.member.context().Err() != nil && e.conn == r.client {
+			res.End, res.Err = Cut, context.Cause(r.member.context())
 		}
-		r.ending.conn.Abort()
+		e.conn.Abort()
 	}
 	r.timer.cancel()
 	r.member.leave()
@@ -133,7 +161,7 @@ func (r *pair) depart(arrived bool) {
 	r.backend.seat.Store(nil)
 	r.phase = ended
 	r.done(*res)
-	if c := r.finLeft; c != nil {
+	if c := e.finLeft; c != nil {
 		c.engine.table.whileOpen(c, c.closeWrite)
 	}
 }

@@ -84,7 +84,7 @@ func (r *pair) verdict() verdict {
 		return unknown
 	case f.sent == 0 && !(f.finished && len(f.buf) == 0):
 		return proved
-	case errors.Is(r.backend.sendErr, syscall.ECONNRESET):
+	case errors.Is(r.backend.sendErr(), syscall.ECONNRESET):
 		return refuted
 	case f.sent == 0:
 		return refuted // an empty session: the FIN answers the client's
@@ -109,6 +109,6 @@ func (c *loopConn) unreadSince(before uint64) verdict {
 
 // giveBack gives the client back what the backend did not get.
 func (r *pair) giveBack() {
-	r.client.unread = slices.Concat(r.flight.buf, r.client.unread)
+	r.client.setUnread(slices.Concat(r.flight.buf, r.client.unread()))
 	r.flight = nil
 }

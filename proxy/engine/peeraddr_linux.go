@@ -9,14 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peerAddr is the address of a peer, smaller than any net.Addr: there is one for each
-// connection, and most are never asked for.
+// peerAddr is the address of a peer.
 type peerAddr struct {
-	ip   [16]byte
+	peerName
 	zone uint32 // the index of its interface
-	port uint16
-	kind peerKind
 	path string // of a Unix socket
+}
+
+// peerName is what most of them have, smaller than any net.Addr: there is one for each
+// connection, and most are never asked for.
+type peerName struct {
+	ip     [16]byte
+	port   uint16
+	kind   peerKind
+	isLong bool // in a connection: the rest lies apart
 }
 
 type peerKind uint8
@@ -27,7 +33,7 @@ const (
 	peerTCP6
 )
 
-func (a *peerAddr) isTCP() bool { return a.kind != peerUnix }
+func (a *peerName) isTCP() bool { return a.kind != peerUnix }
 
 func (a *peerAddr) addr() net.Addr {
 	switch a.kind {
@@ -60,7 +66,7 @@ func peerOf(addr net.Addr) peerAddr {
 
 func peerAt(at netip.AddrPort) peerAddr {
 	ip := at.Addr()
-	a := peerAddr{port: at.Port(), kind: peerTCP6, ip: ip.As16()}
+	a := peerAddr{peerName: peerName{port: at.Port(), kind: peerTCP6, ip: ip.As16()}}
 	if ip = ip.Unmap(); ip.Is4() {
 		a.kind = peerTCP4
 		four := ip.As4()

@@ -211,7 +211,7 @@ func (d *steps) lease() bool {
 		return false // haveLeased posts
 	}
 	d.takeLease()
-	return true
+	return d.phase == stepping
 }
 
 // haveLeased is called by the machine, from any goroutine.
@@ -422,9 +422,9 @@ func (d *steps) wrote() bool {
 		return false
 	}
 	d.phase, d.to = stepping, nil
-	if n := int(c.written - d.sent); n > 0 || c.sendErr != nil {
+	if n := int(c.written - d.sent); n > 0 || c.sendErr() != nil {
 		d.waits = false
-		d.haveWritten(c, n, c.sendErr)
+		d.haveWritten(c, n, c.sendErr())
 	}
 	return d.phase == stepping
 }

@@ -40,6 +40,7 @@ type uring struct {
 	turnNow atomic.Uint64 // turn, for others
 	order   uint64        // of the completions of sends and recvs, which is that in which these were done
 	quiet   bool          // the last raw wait brought nothing
+	spare   [][]arrival   // see add
 	arenas  [2]arena      // what drives write, in turn
 
 	listeners map[uint64]*loopListener // that accept, by the data of their requests
@@ -73,7 +74,7 @@ func NewUring(cfg Config) (*Loops, error) {
 // newUring locks its goroutine to its thread, which the ring belongs to.
 func newUring(l *loop) (_ kernel, err error) {
 	runtime.LockOSThread()
-	k := &uring{loop: l, wakeFD: -1, watchFD: -1, large: make([]byte, maxBuffer), listeners: make(map[uint64]*loopListener)}
+	k := &uring{loop: l, wakeFD: -1, watchFD: -1, large: make([]byte, loopBuffer), listeners: make(map[uint64]*loopListener)}
 	defer func() {
 		if err != nil {
 			k.close()
@@ -272,7 +273,7 @@ func (k *uring) glance(c *loopConn) (bytes bool, end error) {
 	if a.end != nil {
 		end = a.end
 	}
-	return bytes || len(a.arrived) > 0 || len(c.unread) > 0, end
+	return bytes || len(a.arrived) > 0 || len(c.unread()) > 0, end
 }
 
 // A client is accepted for each place, by a request of its own: with a multishot accept

@@ -14,14 +14,12 @@ import (
 // taken yet.
 type ahead struct {
 	is      uint16
-	full    uint8     // recvs in a row that filled a buffer
-	slack   uint8     // reads of the loop that would have fitted into one
-	arrived []arrival // in order
-	end     error     // how receiving ended, after those
-	heard   uint64    // when what was taken, or copied, last had come
-	out     chunk     // what is being sent
-	outTurn uint64    // since which turn, where it lies in an arena
-	first   [1]arrival
+	full    uint8         // recvs in a row that filled a buffer
+	slack   uint8         // reads of the loop that would have fitted into one
+	outID   int32         // the buffer that loopConn.out lies in
+	arrived []arrival     // in order; nil where nothing has
+	end     error         // how receiving ended, after those
+	heard   uint64        // when what was taken, or copied, last had come
 	emptied atomic.Uint64 // the turn in which a recv last left nothing in the socket
 }
 
@@ -38,6 +36,7 @@ const (
 	isReadable                 // then: there may be something to read
 	isAwaitingRoom             // a poll is in flight
 	isSettling                 // the user waits for all to have ended
+	isOfOddTurn                // what is sent lies in the arena of such a turn
 )
 
 // arrival is a chunk that came.
@@ -108,11 +107,33 @@ func (k *uring) takeArrived(c *loopConn, limit int) chunk {
 		return part
 	}
 	ch := got.chunk
-	*got = arrival{}
-	if a.arrived = a.arrived[1:]; len(a.arrived) == 0 {
-		a.arrived = a.first[:0]
+	if a.arrived = slices.Delete(a.arrived, 0, 1); len(a.arrived) == 0 {
+		k.empty(a)
 	}
 	return ch
+}
+
+// mostSpare bounds uring.spare.
+const mostSpare = 64
+
+// add adds what came to what has arrived. A connection has room for that only while
+// there is something: quiet ones share it.
+func (k *uring) add(a *ahead, got arrival) {
+	if n := len(k.spare); a.arrived == nil && n > 0 {
+		a.arrived, k.spare = k.spare[n-1], k.spare[:n-1]
+	} else if a.arrived == nil {
+		a.arrived = make([]arrival, 0, mostAhead)
+	}
+	a.arrived = append(a.arrived, got)
+}
+
+// empty gives that room up.
+func (k *uring) empty(a *ahead) {
+	if a.arrived != nil && len(k.spare) < mostSpare {
+		clear(a.arrived)
+		k.spare = append(k.spare, a.arrived[:0])
+	}
+	a.arrived = nil
 }
 
 // arm has the kernel receive, if it does not.
@@ -189,10 +210,7 @@ func (k *uring) received(c *loopConn, res int32, flags uint32) {
 	}
 	switch {
 	case res > 0:
-		if a.arrived == nil {
-			a.arrived = a.first[:0]
-		}
-		a.arrived = append(a.arrived, arrival{ch, k.order})
+		k.add(a, arrival{ch, k.order})
 		if flags&cqeSockNonEmpty == 0 { // told of since 5.19
 			a.emptied.Store(k.turn)
 		}
@@ -257,18 +275,19 @@ func (k *uring) keep(c *loopConn) {
 	if len(a.arrived) == 0 {
 		return
 	}
-	n := len(c.unread)
+	unread := c.unread()
+	n := len(unread)
 	for _, got := range a.arrived {
 		n += len(got.p)
 	}
-	unread := slices.Grow(c.unread[:len(c.unread):len(c.unread)], n-len(c.unread))
+	unread = slices.Grow(unread[:len(unread):len(unread)], n-len(unread))
 	for _, got := range a.arrived {
 		unread = append(unread, got.p...)
 		k.drop(got.chunk)
 		a.heard = got.order
 	}
-	c.unread = unread
-	a.arrived = a.first[:0]
+	c.setUnread(unread)
+	k.empty(a)
 }
 
 // starve has the kernel get more buffers, where a recv found none. The bytes are in the
@@ -280,12 +299,12 @@ func (k *uring) starve() {
 // send sends a chunk; one at a time is in flight, so that none overtakes another.
 func (k *uring) send(c *loopConn, ch chunk) {
 	switch {
-	case c.sendErr != nil || len(ch.p) == 0:
+	case c.sendErr() != nil || len(ch.p) == 0:
 		k.drop(ch)
 	case ch.id == inBuffer:
 		k.sendLarge(c, ch.p)
 	default:
-		c.ahead.out = ch
+		c.out, c.ahead.outID = ch.p, ch.id
 		k.sendOn(c)
 	}
 }
@@ -297,10 +316,9 @@ func (k *uring) sendLarge(c *loopConn, p []byte) {
 	k.order++
 	switch {
 	case err != nil && err != unix.EAGAIN:
-		c.sendErr = os.NewSyscallError("write", err)
+		c.rarely().sendErr = os.NewSyscallError("write", err)
 	case n < len(p):
 		c.hold(p[n:])
-		c.ahead.out = chunk{c.out, noBuffer}
 		k.sendOn(c)
 	}
 }
@@ -309,12 +327,12 @@ func (k *uring) sendLarge(c *loopConn, p []byte) {
 func (k *uring) sendOn(c *loopConn) {
 	a := c.ahead
 	flags := uint32(0)
-	if a.out.id != noBuffer {
+	if a.outID != noBuffer {
 		flags = unix.MSG_DONTWAIT
 	}
 	a.is |= isSending
 	c.beforeWrite()
-	k.ring.send(int(c.fd), a.out.p, flags, kindSend.on(c))
+	k.ring.send(int(c.fd), c.out, flags, kindSend.on(c))
 }
 
 // sent takes the result of a send.
@@ -332,18 +350,18 @@ func (k *uring) sent(c *loopConn, res int32) {
 	switch {
 	case res >= 0:
 		c.written += uint64(res)
-		if int(res) == len(a.out.p) {
+		if int(res) == len(c.out) {
 			k.letGo(c)
 			return
 		}
-		k.copyOut(c, a.out.p[res:])
+		k.copyOut(c, c.out[res:])
 	case res == -int32(unix.EAGAIN):
-		k.copyOut(c, a.out.p)
+		k.copyOut(c, c.out)
 	case res == -int32(unix.ECANCELED):
 		return // it has sent nothing
 	case res == -int32(unix.EINTR):
 	default:
-		c.sendErr = os.NewSyscallError("write", syscall.Errno(-res))
+		c.rarely().sendErr = os.NewSyscallError("write", syscall.Errno(-res))
 		k.letGo(c)
 		return
 	}
@@ -355,35 +373,43 @@ func (k *uring) sent(c *loopConn, res int32) {
 // sentOnce takes the result of a drive's send, which tells its machine what is left.
 func (k *uring) sentOnce(c *loopConn, res int32) {
 	a := c.ahead
-	a.is &^= isOnce
-	k.arenas[a.outTurn%2].busy--
-	a.out = chunk{id: noBuffer}
+	k.arenas[a.arena()].busy--
+	a.is &^= isOnce | isOfOddTurn
+	c.out = nil
 	switch {
 	case res >= 0:
 		c.written += uint64(res)
 	case res == -int32(unix.EAGAIN):
 		k.awaitRoom(c)
 	case res != -int32(unix.ECANCELED) && res != -int32(unix.EINTR):
-		c.sendErr = os.NewSyscallError("write", syscall.Errno(-res))
+		c.rarely().sendErr = os.NewSyscallError("write", syscall.Errno(-res))
 	}
 }
 
 // copyOut has what is left of a chunk sent, from memory of our own.
 func (k *uring) copyOut(c *loopConn, p []byte) {
 	a := c.ahead
-	if a.out.id == noBuffer {
-		a.out.p = p
+	if a.outID == noBuffer {
+		c.out = p
 		return
 	}
 	c.hold(p)
-	k.drop(a.out)
-	a.out = chunk{c.out, noBuffer}
+	k.drop(chunk{id: a.outID})
+	a.outID = noBuffer
 }
 
 func (k *uring) letGo(c *loopConn) {
-	k.drop(c.ahead.out)
-	c.ahead.out = chunk{id: noBuffer}
+	k.drop(chunk{id: c.ahead.outID})
+	c.ahead.outID = noBuffer
 	c.letGo()
+}
+
+// arena tells in which one lies what is being sent.
+func (a *ahead) arena() int {
+	if a.is&isOfOddTurn != 0 {
+		return 1
+	}
+	return 0
 }
 
 // arena is memory for what is sent in a turn. A send that does not wait is over when the
@@ -418,8 +444,11 @@ func (k *uring) write(c *loopConn, p []byte) (int, error) {
 	q := a.buf[a.used : a.used+len(p) : a.used+len(p)]
 	a.used += copy(q, p)
 	a.busy++
-	c.ahead.out, c.ahead.outTurn = chunk{q, noBuffer}, k.turn
+	c.out, c.ahead.outID = q, noBuffer
 	c.ahead.is |= isSending | isOnce
+	if k.turn%2 != 0 {
+		c.ahead.is |= isOfOddTurn
+	}
 	c.beforeWrite()
 	k.ring.send(int(c.fd), q, unix.MSG_DONTWAIT, kindSend.on(c))
 	return 0, errPending
@@ -461,9 +490,6 @@ func (k *uring) settle(c *loopConn) bool {
 	a := c.ahead
 	if a == nil {
 		return true
-	}
-	if a.out.p == nil {
-		a.out.id = noBuffer
 	}
 	a.is |= isSettling
 	k.cancelRecv(c)

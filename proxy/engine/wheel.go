@@ -11,6 +11,7 @@ import (
 // before it.
 type wheel struct {
 	cur    int64 // the newest tick that is done
+	ring   timer // of the slot that is being emptied
 	levels [wheelLevels]struct {
 		used  uint64 // the slots that may hold timers
 		slots [wheelSlots]timer
@@ -123,15 +124,15 @@ func (w *wheel) advance(d time.Duration) {
 func (w *wheel) empty(level, slot int) {
 	l := &w.levels[level]
 	l.used &^= 1 << slot
-	var ring timer // what is set anew may come back to this slot
+	ring := &w.ring // what is set anew may come back to this slot
 	head := &l.slots[slot]
 	if head.next == nil || head.next == head {
 		return
 	}
 	ring.next, ring.prev = head.next, head.prev
-	ring.next.prev, ring.prev.next = &ring, &ring
+	ring.next.prev, ring.prev.next = ring, ring
 	head.next, head.prev = head, head
-	for ring.next != &ring {
+	for ring.next != ring {
 		t := ring.next
 		t.cancel()
 		if t.at <= w.cur {
