@@ -219,45 +219,6 @@ func TestShortReadsThatLeaveBytes(t *testing.T) {
 	}
 }
 
-// However many clients do not read, the others are served.
-func TestStalledClientsLeaveBuffersToOthers(t *testing.T) {
-	if testing.Short() {
-		t.Skip("thousands of sessions")
-	}
-	onLoops(t, 1, func(t *testing.T, b *bench) {
-		ln := b.listen("tcp")
-		clients, backends := make([]Conn, 1500), make([]net.Conn, 1500)
-		for i := range clients {
-			cc, client := b.clientOf(ln)
-			client.(*net.TCPConn).SetReadBuffer(2048)
-			setSendBuffer(t, cc, 2048)
-			bc, backend := b.backend("tcp")
-			clients[i], backends[i] = cc, backend
-			b.relay(cc, bc, RelayConfig{})
-		}
-		l := b.loopWith(clients[0])
-		for i, backend := range backends {
-			for stalled := false; !stalled; {
-				backend.Write(make([]byte, 3000))
-				awaitAcked(t, backend)
-				l.hold(t)()
-				donec := make(chan bool)
-				l.post(taskFunc(func() { donec <- clients[i].(*loopConn).owed() > 0 }))
-				stalled = <-donec
-			}
-			for range 3 {
-				backend.Write(make([]byte, 500))
-				awaitAcked(t, backend)
-				l.hold(t)()
-			}
-		}
-		s := b.session("tcp", "tcp", RelayConfig{})
-		write(t, s.backend, "served")
-		s.client.SetReadDeadline(time.Now().Add(5 * time.Second))
-		expect(t, s.client, "served")
-	})
-}
-
 // Where nobody listens a dial may find itself: it has found nobody.
 func TestDialDoesNotFindItself(t *testing.T) {
 	onLoops(t, 1, func(t *testing.T, b *bench) {
