@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -341,7 +342,7 @@ func testConnectionThatItsBackendClosedCostsNoRequestAnything(t *testing.T) {
 	s := f.Stats()
 	t.Logf("%d dials for %d requests; %d connections were stale, %d requests were lost beyond proof; faults %v, closed %v",
 		s.Backends[0].Pool.Dials, s.Requests, s.Stale, len(h.lost), s.Faults, s.Backends[0].Pool.Closed)
-	if s.Stale == 0 {
+	if s.Stale == 0 && !testing.Short() && runtime.GOMAXPROCS(0) > 1 { // on one processor each end is seen at once
 		t.Error("no connection was stale: the test proves nothing")
 	}
 }
