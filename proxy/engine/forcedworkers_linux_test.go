@@ -5,6 +5,9 @@ import "testing"
 // With several loops connections go from one to another. What of the tests that
 // every engine has to pass is about that is run so.
 func TestEngineOfThreeLoops(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a minute")
+	}
 	tests := map[string]func(*testing.T, func(Config) Engine){
 		"half-close": testHalfClose, "reset": testReset, "cut": testCut, "watch": testWatch,
 		"stale": testStale, "dial": testDial, "listen": testListen, "leases": testDriveLeases,
