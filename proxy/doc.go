@@ -52,7 +52,8 @@
 //     within: a client that left the queue, or sent its first byte (firstbyte.go).
 //
 // The queue has one timer for all that wait (deadline.go). Each pool has its goroutines:
-// Run, a prober while its backend is down, and one for each dial.
+// Run, a prober while its backend is down, and one for each dial where the engine cannot
+// connect without waiting (engine.Connector).
 //
 // A quiet session has no goroutine, timer, context or watch of its own. Its memory is the
 // session, its lease, and what the engine keeps.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -91,13 +90,19 @@ type interposedMachine struct {
 	*interposed
 }
 
-// Lease has what is interposed wait in a goroutine of its own.
+// Lease has what is interposed wait: in a goroutine of its own where the engine has one
+// for many connections.
 func (m *interposedMachine) Lease(leased func()) {
 	m.Machine.Lease(func() {
-		go func() {
+		wait := func() {
 			m.leased()
 			leased()
-		}()
+		}
+		if m.Name() == "net" {
+			wait()
+		} else {
+			go wait()
+		}
 	})
 }
 
@@ -289,8 +294,12 @@ func testConnectionThatItsBackendClosedCostsNoRequestAnything(t *testing.T) {
 	h := &hastyServer{echoServer: newEchoServer(), conns: map[*hastyConn]bool{}, lost: map[string]bool{}}
 	cfg := requestsConfig(backend(t, 16, h.serve))
 	cfg.Requests.Quarantine = 0
+	seldom := 4
+	if enginetest.Name(t) != "net" {
+		seldom = 40 // the closes meet many more requests, and none is to meet eight in a row
+	}
 	cfg.Engine = &interposed{Engine: enginetest.New(t), leased: func() {
-		if rand.IntN(40) == 0 { // few enough for no request to meet eight in a row
+		if rand.IntN(seldom) == 0 {
 			h.hurry()
 		}
 	}}
@@ -342,7 +351,7 @@ func testConnectionThatItsBackendClosedCostsNoRequestAnything(t *testing.T) {
 	s := f.Stats()
 	t.Logf("%d dials for %d requests; %d connections were stale, %d requests were lost beyond proof; faults %v, closed %v",
 		s.Backends[0].Pool.Dials, s.Requests, s.Stale, len(h.lost), s.Faults, s.Backends[0].Pool.Closed)
-	if s.Stale == 0 && !testing.Short() && runtime.GOMAXPROCS(0) > 1 { // on one processor each end is seen at once
+	if s.Stale == 0 {
 		t.Error("no connection was stale: the test proves nothing")
 	}
 }

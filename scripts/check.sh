@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
-fuzz_count=${FUZZ_COUNT:-10000}
+fuzz_count=${FUZZ_COUNT:-20000}
 
 step() { printf '\n== %s\n' "$*"; }
 fail() { printf 'check: %s\n' "$*" >&2; exit 1; }
@@ -55,7 +55,7 @@ step "tests, race detector"
 go test -race -shuffle=on ./...
 
 step "tests, one processor"
-GOMAXPROCS=1 go test -short -p 2 -count=1 ./... # the number is no part of what the test cache goes by
+GOMAXPROCS=1 go test -p 2 -count=1 ./... # the number is no part of what the test cache goes by
 
 step "fuzz"
 for pkg in $(go list ./...); do

@@ -35,16 +35,7 @@ type drive struct {
 	client   *netConn
 	up, down sizer // of the reads from the client, from the backend
 
-	clientFIN  bool // the client has sent its FIN
-	clientGone bool // its connection has failed
-
-	// What is known of the lease.
-	backendOver bool   // the connection has ended, and the machine knows
-	writeErr    error  // a write to it failed; it may still have bytes to read
-	wroteLast   bool   // it was written to since an attempt to read it
-	mark        uint64 // how much had been written to it when the last batch began
-	emptied     bool   // since then there was nothing to be written
-	answered    bool   // and it has been read: with both, the next write begins a batch
+	sides
 
 	leased  func() // bound once
 	leasedc chan struct{}
@@ -78,7 +69,7 @@ func (d *drive) run() {
 		case OpWait:
 			d.wait(&s, now)
 		case OpLease:
-			d.lease()
+			d.askLease()
 		case OpRelease:
 			d.release()
 		case OpFinishClient:
@@ -89,7 +80,7 @@ func (d *drive) run() {
 	}
 }
 
-func (d *drive) lease() {
+func (d *drive) askLease() {
 	d.mu.Lock()
 	d.leasing = true
 	if d.pending.Load() != 0 {
@@ -106,8 +97,7 @@ func (d *drive) lease() {
 		d.backend = c.(*netConn)
 	}
 	d.mu.Unlock()
-	d.backendOver, d.writeErr, d.wroteLast = false, nil, false
-	d.emptied, d.answered = false, false
+	d.sides.lease = lease{}
 	if d.backend != nil {
 		d.mark = d.backend.written
 	}

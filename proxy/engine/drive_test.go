@@ -466,7 +466,15 @@ func testDriveWaits(t *testing.T, newEngine func(Config) Engine) {
 			s := newStream(1)
 			const size = 20 << 20
 			p := &puppet{TB: t, lease: func() Conn { return bc }}
+			read := make(chan struct{}) // closed when all 50 have been
 			p.play = func(p *puppet, now time.Time) Step {
+				if len(p.down) == 50 {
+					select {
+					case <-read:
+					default:
+						close(read)
+					}
+				}
 				switch {
 				case p.leases == 0:
 					return Step{Op: OpLease}
@@ -485,7 +493,7 @@ func testDriveWaits(t *testing.T, newEngine func(Config) Engine) {
 			for range 50 { // nobody reads the client's
 				write(t, backend, "x")
 			}
-			proxytest.Eventually(t, "the backend's bytes to arrive", func() bool { return outQueue(t, backend) == 0 })
+			proxytest.Receive(t, read, "the backend's bytes to be read")
 			if n, err := s.receive(io.LimitReader(client, size), 10000); n != size || err != nil {
 				t.Fatal(n, err)
 			}

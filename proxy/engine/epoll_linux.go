@@ -153,19 +153,11 @@ func (k *epoll) write(c *loopConn, p []byte) (int, error) {
 }
 
 func (k *epoll) writeNow(c *loopConn, p []byte) (int, error) {
-	c.beforeWrite()
-	n, err := writeFD(int(c.fd), p)
-	c.written += uint64(n)
-	switch {
-	case err == unix.EAGAIN:
-		k.awaitRoom(c)
-		return 0, errAgain
-	case err != nil:
-		return 0, os.NewSyscallError("write", err)
-	case n < len(p):
+	n, err := c.writeNow(p)
+	if err == errAgain || err == nil && n < len(p) {
 		k.awaitRoom(c)
 	}
-	return n, nil
+	return n, err
 }
 
 // writeAll makes the writes that were put off. Their events come with the flush.
@@ -214,10 +206,6 @@ func (k *epoll) sendHeld(c *loopConn) {
 		c.letGo()
 	}
 }
-
-// window: a read waits until all of the one before is written, since the buffer is the
-// loop's.
-func (k *epoll) window() int { return 0 }
 
 func (k *epoll) asked() uint64          { k.order++; return k.order }
 func (k *epoll) heard(*loopConn) uint64 { return k.order }

@@ -19,21 +19,7 @@ const engineChildEnv = "FOREBAY_TEST_ENGINE_CHILD"
 
 // TestEngineChild is not a test by itself.
 func TestEngineChild(t *testing.T) {
-	switch os.Getenv(engineChildEnv) {
-	case "":
-		t.Skip("runs only as a child")
-	case "seccomp":
-		if err := denyRing(); err != nil {
-			t.Skip(err)
-		}
-	case "memlock":
-		if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{}); err != nil {
-			t.Skip(err)
-		}
-		if err := syscall.Setuid(65534); err != nil {
-			t.Skip(err)
-		}
-	}
+	refuseRings(t, os.Getenv(engineChildEnv))
 	procs := runtime.GOMAXPROCS(0)
 	for _, name := range []string{"uring", "auto"} {
 		e, refused, err := New(name, Config{Workers: 2})
@@ -64,7 +50,7 @@ func engineChild(t *testing.T, name string) map[string]string {
 		}
 	}
 	if said["auto"] == "" {
-		t.Skipf("child: %s", out)
+		saidNothing(t, out)
 	}
 	return said
 }

@@ -15,9 +15,7 @@ func TestEngineOfThreeLoops(t *testing.T) {
 	for _, k := range kernelEngines() {
 		for name, test := range tests {
 			t.Run(k.name+"×3/"+name, func(t *testing.T) {
-				if err := k.try(); err != nil {
-					t.Skip(err)
-				}
+				k.need(t)
 				test(t, func(cfg Config) Engine {
 					cfg.Workers = 3
 					return k.of(t)(cfg)

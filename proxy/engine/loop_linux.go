@@ -36,7 +36,8 @@ type taskFunc func()
 
 func (f taskFunc) run() { f() }
 
-// kernel is how a loop asks the kernel. All methods but poke are called by the loop.
+// kernel is how a loop asks the kernel. Its methods are called by the loop, where nothing
+// else is said.
 type kernel interface {
 	// own begins to tell c's user of events. release ends it; release may be called
 	// by another loop.
@@ -66,10 +67,6 @@ type kernel interface {
 
 	// awaitRoom sees to it that there is an event when c can be written to.
 	awaitRoom(c *loopConn)
-
-	// window is how much may be owed before the source of a relay is not read any
-	// more.
-	window() int
 
 	// asked and heard order writes and reads: what was taken from c last was read after a
 	// write had ended where heard is not below what asked returned then.
@@ -104,7 +101,7 @@ type kernel interface {
 	// wait waits for events, at most for limit (negative: for any time), says that the
 	// loop woke, and hands them out.
 	wait(limit time.Duration) error
-	// poke ends a wait that is under way or about to begin.
+	// poke ends a wait that is under way or about to begin. Any goroutine may call it.
 	poke()
 	close()
 }

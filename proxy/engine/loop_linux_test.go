@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"io"
 	"net"
 	"runtime"
 	"sync"
@@ -17,13 +18,42 @@ import (
 
 // onLoops runs test for each engine of loops.
 func onLoops(t *testing.T, workers int, test func(t *testing.T, b *bench)) {
-	onEngines(t, func(t *testing.T, newEngine func(Config) Engine) {
-		b := newBench(t, func(Config) Engine { return newEngine(Config{Workers: workers}) })
-		if _, ok := b.engine.(*Loops); !ok {
-			t.Skip("has no loops")
-		}
-		test(t, b)
-	})
+	for _, k := range kernelEngines() {
+		t.Run(k.name, func(t *testing.T) {
+			k.need(t)
+			test(t, newBench(t, func(Config) Engine { return k.of(t)(Config{Workers: workers}) }))
+		})
+	}
+}
+
+// TestDialedConnectionsAreFreeOfNagle: from the second write on nothing is held back
+// until the one before has been acknowledged, however large the messages are.
+func TestDialedConnectionsAreFreeOfNagle(t *testing.T) {
+	for _, size := range []int{100, 300_000} {
+		onLoops(t, 1, func(t *testing.T, b *bench) {
+			ln := proxytest.Listen(t, "tcp")
+			bc := b.dial(t.Context(), "tcp", ln.Addr().String())
+			backend, err := ln.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer backend.Close()
+			cc, client := b.client("tcp")
+			r := b.relay(cc, bc, RelayConfig{})
+			message := newStream(1)[:size]
+			for range 5 {
+				go client.Write(message)
+				if _, err := io.ReadFull(backend, make([]byte, size)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.cut(nil)
+			r.wait()
+			if on, err := unix.GetsockoptInt(int(bc.(*loopConn).fd), unix.IPPROTO_TCP, unix.TCP_NODELAY); err != nil || on == 0 {
+				t.Errorf("messages of %d bytes: TCP_NODELAY is %d, %v", size, on, err)
+			}
+		})
+	}
 }
 
 // loopWith returns the loop of a connection.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 
@@ -103,7 +104,7 @@ const (
 	stateWatched                // it is in the epoll set of those that nobody uses (uring_linux.go)
 	stateLasting                // it has the options of a connection that lasts
 	stateNagle                  // it has been dialed, and has Nagle's algorithm still
-	stateClosed
+	stateClosed                 // Close has been called
 )
 
 func (c *loopConn) is(bit uint32) bool { return c.state.Load()&bit != 0 }
@@ -218,6 +219,20 @@ func (c *loopConn) beforeWrite() {
 	}
 }
 
+// writeNow writes what the kernel takes now. errAgain: nothing.
+func (c *loopConn) writeNow(p []byte) (int, error) {
+	c.beforeWrite()
+	n, err := writeFD(int(c.fd), p)
+	c.written += uint64(n)
+	switch {
+	case err == unix.EAGAIN:
+		return 0, errAgain
+	case err != nil:
+		return 0, os.NewSyscallError("write", err)
+	}
+	return n, nil
+}
+
 // watch is one call of Watch.
 type watch struct {
 	c *loopConn
@@ -245,15 +260,23 @@ func (c *loopConn) Watch(f func(bytes bool, end error) bool) (stop func()) {
 
 // run begins the watch, on the loop of the connection.
 func (w *watch) run() {
-	w.mu.Lock()
-	if !w.over { // otherwise another loop may have the connection by now
+	w.unlessOver(func() {
 		l := w.c.loop.Load()
 		l.open(w.c)
 		l.kernel.watch(w.c)
 		w.c.lasts()
-	}
-	w.mu.Unlock()
+	})
 	w.look()
+}
+
+// unlessOver calls f while the watch is not stopped. Otherwise another loop may have the
+// connection by now, and nobody ends what f begins.
+func (w *watch) unlessOver(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.over {
+		f()
+	}
 }
 
 // look calls f where the state of the connection has changed.

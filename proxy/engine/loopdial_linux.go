@@ -223,7 +223,7 @@ func (e *Loops) awaitConnect(ctx context.Context, c *loopConn, to target) error 
 
 func (w *connecting) run() {
 	l := w.c.loop.Load()
-	w.seat = seat{w.c.loop.Load(), w}
+	w.seat = seat{l, w}
 	w.c.seat.Store(&w.seat)
 	if err := l.open(w.c); err != nil {
 		w.end(err)

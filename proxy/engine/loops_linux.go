@@ -65,7 +65,7 @@ func newLoops(name string, cfg Config, newKernel func(*loop) (kernel, error)) (*
 
 func (cfg Config) workers() int { return max(1, cfg.Workers) }
 
-// A loop that waits keeps its P (see waitRaw), so that the other goroutines need Ps of
+// A loop that waits keeps its P (see epoll.wait), so that the other goroutines need Ps of
 // their own.
 var procs sync.Mutex
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"slices"
-	"syscall"
 	"time"
 )
 
@@ -185,10 +184,11 @@ func (r *pair) awaitStall() {
 	r.tickIn(stallTick)
 }
 
-// pump moves the bytes of one direction, as far as that goes now.
+// pump moves the bytes of one direction, as far as that goes now: one chunk after the
+// other, since the next may lie in the memory of the one before.
 func (r *pair) pump(f *flow) {
 	for range burst {
-		if !r.account(f) || f.ended || r.dst(f).owed() > r.loop.kernel.window() {
+		if !r.account(f) || f.ended || r.dst(f).owed() > 0 {
 			return
 		}
 		ch, err := r.loop.take(r.src(f), loopBuffer)
@@ -289,12 +289,7 @@ func (r *pair) flowEnded(f *flow) {
 	if err == io.EOF && src.owed() > 0 && src.isClosed() {
 		return // the write that is under way fails too, and may be the one that took the error
 	}
-	// A failed write has taken the error out of the kernel, which then reports an end
-	// to the reader: it was no FIN. After EPIPE the peer's FIN had come before.
-	if w := src.sendErr(); err == io.EOF && w != nil && !errors.Is(w, syscall.EPIPE) {
-		err = w
-	}
-	if err == io.EOF {
+	if err = trueEnd(err, src.sendErr()); err == io.EOF {
 		r.passFIN(f)
 	} else {
 		r.stop(r.failure(f, err), err)

@@ -185,3 +185,6 @@ func TestPeekTakesNoFINForBytes(t *testing.T) {
 
 // listenAgain changes the length of a listener's backlog.
 func listenAgain(fd, backlog int) error { return unix.Listen(fd, backlog) }
+
+// refusal tells why this kernel refuses io_uring, if it does.
+func refusal() error { return probeRing() }

@@ -15,3 +15,5 @@ func awaitAcked(t testing.TB, _ net.Conn)             { t.Skip("needs Linux") }
 func testOptions(t *testing.T, _ func(Config) Engine) { t.Skip("needs Linux") }
 
 func listenAgain(int, int) error { return errors.ErrUnsupported }
+
+func refusal() error { return nil }

@@ -32,16 +32,7 @@ type steps struct {
 	until  time.Duration // when to ask again; 0: at no time
 	doCut  bool          // the machine is to be told that the context has ended
 
-	clientFIN  bool // the client has sent its FIN
-	clientGone bool // its connection has failed
-
-	// What is known of the lease; see drive.
-	backendOver bool
-	writeErr    error
-	wroteLast   bool
-	mark        uint64
-	emptied     bool
-	answered    bool
+	sides
 
 	drainEnd time.Duration // when the reading ends of what is left on a connection to which a write failed
 	end      error         // how the backend ended, while it is found out what it can have read
@@ -90,8 +81,7 @@ func (d *steps) begin(cfg DriveConfig) {
 	d.client.seat.Store(&d.seat)
 	d.loop.kernel.stream(d.client)
 	if err := d.loop.open(d.client); err != nil {
-		d.clientGone = true
-		d.machine.ClientEnded(err)
+		d.clientEnded(d.machine, err)
 	}
 	d.loop.join(d.ctx, &d.cut, d)
 	d.loop.join(cfg.Wake, &d.wake.member, &d.wake)
@@ -166,7 +156,7 @@ func (d *steps) obey() bool {
 	d.wanted = d.machine.Next(d.loop.epoch.Add(d.loop.now))
 	switch d.wanted.Op {
 	case OpLease:
-		return d.lease()
+		return d.askLease()
 	case OpRelease:
 		d.phase = releasing
 		return d.release()
@@ -199,8 +189,8 @@ func (d *steps) mayGoOn() bool {
 	return false
 }
 
-// lease has the machine lease, and reports whether it has.
-func (d *steps) lease() bool {
+// askLease has the machine lease, and reports whether it has.
+func (d *steps) askLease() bool {
 	d.phase = leasing
 	d.state.Store(leaseAsked)
 	d.machine.Lease(d.leased)
@@ -220,8 +210,7 @@ func (d *steps) haveLeased() {
 
 func (d *steps) takeLease() {
 	d.phase = stepping
-	d.backendOver, d.writeErr, d.wroteLast = false, nil, false
-	d.emptied, d.answered, d.drainEnd = false, false, 0
+	d.sides.lease, d.drainEnd = lease{}, 0
 	c := d.machine.Backend()
 	if c == nil {
 		return

@@ -1,17 +1,17 @@
 package engine
 
 import (
-	"errors"
 	"io"
-	"syscall"
 	"time"
 )
 
 // wait does the work of OpWait. It reports whether something happened; if not, there
 // will be an event, or the timer.
 func (d *steps) wait(s *Step) bool {
-	d.leaveOut(s)
-	d.markBatch(s)
+	d.leaveOut(s, d.backend != nil)
+	if d.beginsBatch(s) {
+		d.mark = d.backend.written
+	}
 	if d.writeErr != nil && !d.backendOver {
 		if drained, happened := d.drain(s); drained {
 			return happened
@@ -42,29 +42,6 @@ func (d *steps) setTimer() {
 	d.loop.wheel.schedule(&d.timer, d.until, d)
 }
 
-// leaveOut takes out of s what a side that has ended cannot do.
-func (d *steps) leaveOut(s *Step) {
-	if d.clientFIN || d.clientGone {
-		s.FromClient = 0
-	}
-	if d.clientGone {
-		s.ToClient = nil
-	}
-	if d.backend == nil || d.backendOver {
-		s.ToBackend, s.FromBackend = nil, 0
-	}
-}
-
-// markBatch notes where a batch of requests begins (Machine.BackendEnded).
-func (d *steps) markBatch(s *Step) {
-	switch {
-	case len(s.ToBackend) == 0:
-		d.emptied = true
-	case d.emptied && d.answered && d.writeErr == nil:
-		d.mark, d.emptied, d.answered = d.backend.written, false, false
-	}
-}
-
 // drain does what is left to do with a backend to which a write failed; see
 // drive.drain. Where it had something to do, it tells whether the machine is to be
 // asked again.
@@ -86,7 +63,7 @@ func (d *steps) drain(s *Step) (drained, happened bool) {
 		}
 		return true, d.backendEnded(d.writeErr)
 	case len(s.ToBackend) > 0 && len(s.ToClient) == 0: // it makes no room to read
-		return true, d.backendEnded(d.unreadEnd())
+		return true, d.backendEnded(d.unreadEnd(d.backend))
 	default:
 		s.ToBackend = nil
 		return false, false
@@ -123,7 +100,7 @@ func (d *steps) tryRead(c *loopConn, limit int) bool {
 	case err != nil && fromBackend:
 		d.backendEnded(err)
 	case err != nil:
-		d.clientEnded(err)
+		d.clientEnded(d.machine, err)
 	case fromBackend:
 		d.answered = true
 		d.machine.ReadBackend(ch.p)
@@ -172,7 +149,7 @@ func (d *steps) haveWritten(c *loopConn, n int, err error) {
 	case n == 0 && c == d.backend:
 		d.writeErr = err // drain goes on
 	case n == 0:
-		d.clientEnded(err)
+		d.clientEnded(d.machine, err)
 	case c == d.backend:
 		d.wroteLast = true
 		d.machine.WroteBackend(n)
@@ -181,36 +158,11 @@ func (d *steps) haveWritten(c *loopConn, n int, err error) {
 	}
 }
 
-func (d *steps) clientEnded(err error) {
-	switch {
-	case d.clientGone:
-	case err == io.EOF:
-		d.clientFIN = true
-		d.machine.ClientEnded(err)
-	default:
-		d.clientGone = true
-		d.machine.ClientEnded(err)
-	}
-}
-
-// unreadEnd: see drive.unreadEnd.
-func (d *steps) unreadEnd() error {
-	if bytes, end := d.backend.Peek(); !bytes && end == io.EOF {
-		return end
-	}
-	return d.writeErr
-}
-
 // backendEnded tells the machine that the backend's connection has ended with err, once
 // it is known what its program can have read. It reports whether that is known.
 func (d *steps) backendEnded(err error) bool {
-	if err == io.EOF && d.writeErr != nil && !errors.Is(d.writeErr, syscall.EPIPE) {
-		// The failed write has taken the error out of the kernel, which then
-		// reports an end to the reader: it was no FIN.
-		err = d.writeErr
-	}
 	d.phase = judging
-	d.end, d.begun, d.pause = err, d.loop.now, wheelTick
+	d.end, d.begun, d.pause = trueEnd(err, d.writeErr), d.loop.now, wheelTick
 	return d.judge()
 }
 

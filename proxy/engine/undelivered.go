@@ -1,29 +1,10 @@
 package engine
 
-import (
-	"errors"
-	"io"
-	"syscall"
-)
-
 // backendEnded tells the machine that the backend's connection has ended with err.
 func (d *drive) backendEnded(err error) {
-	if err == io.EOF && d.writeErr != nil && !errors.Is(d.writeErr, syscall.EPIPE) {
-		// The failed write has taken the error out of the kernel, which then
-		// reports an end to the reader: it was no FIN.
-		err = d.writeErr
-	}
+	err = trueEnd(err, d.writeErr)
 	d.backendOver = true
 	d.machine.BackendEnded(err, d.undelivered(err))
-}
-
-// unreadEnd returns how a backend has ended to which a write failed, and which the
-// machine does not want to read.
-func (d *drive) unreadEnd() error {
-	if bytes, end := d.backend.Peek(); !bytes && end == io.EOF {
-		return end
-	}
-	return d.writeErr
 }
 
 // undelivered reports whether it is proved that the backend's program has read

@@ -264,8 +264,8 @@ func (k *uring) spill(c *loopConn) {
 	}
 	k.cancelRecv(c)
 	k.keep(c)
-	if c.watch.Load() != nil {
-		k.watchEnd(c) // no recv will tell
+	if w := c.watch.Load(); w != nil {
+		w.unlessOver(func() { k.watchEnd(c) }) // no recv will tell
 	}
 }
 
@@ -297,7 +297,6 @@ func (k *uring) starve() {
 }
 
 func (k *uring) writing(c *loopConn) bool { return c.ahead.is&isSending != 0 }
-func (k *uring) window() int              { return 0 }
 func (k *uring) asked() uint64            { return k.order }
 
 func (k *uring) heard(c *loopConn) uint64 { return c.ahead.heard }

@@ -22,12 +22,11 @@ func (k *uring) send(c *loopConn, ch chunk) {
 
 // sendLarge writes what lies in the buffer of the loop. What does not fit is kept.
 func (k *uring) sendLarge(c *loopConn, p []byte) {
-	n, err := writeFD(int(c.fd), p)
-	c.written += uint64(n)
+	n, err := c.writeNow(p)
 	k.order++
 	switch {
-	case err != nil && err != unix.EAGAIN:
-		c.rarely().sendErr = os.NewSyscallError("write", err)
+	case err != nil && err != errAgain:
+		c.rarely().sendErr = err
 	case n < len(p):
 		c.hold(p[n:])
 		k.sendOn(c)
@@ -146,7 +145,11 @@ func (k *uring) write(c *loopConn, p []byte) (int, error) {
 		return 0, errAgain
 	}
 	if len(p) > mostCopied {
-		return k.writeNow(c, p)
+		n, err := c.writeNow(p)
+		if err == errAgain {
+			k.awaitRoom(c)
+		}
+		return n, err
 	}
 	a := &k.arenas[k.turn%2]
 	if len(a.buf)-a.used < len(p) {
@@ -163,20 +166,6 @@ func (k *uring) write(c *loopConn, p []byte) (int, error) {
 	c.beforeWrite()
 	k.ring.send(int(c.fd), q, unix.MSG_DONTWAIT, kindSend.on(c))
 	return 0, errPending
-}
-
-func (k *uring) writeNow(c *loopConn, p []byte) (int, error) {
-	c.beforeWrite()
-	n, err := writeFD(int(c.fd), p)
-	c.written += uint64(n)
-	switch {
-	case err == unix.EAGAIN:
-		k.awaitRoom(c)
-		return 0, errAgain
-	case err != nil:
-		return 0, os.NewSyscallError("write", err)
-	}
-	return n, nil
 }
 
 func (k *uring) expect(c *loopConn, limit int) { k.arm(c, limit) }

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"errors"
-	"io"
 	"os"
 	"sync"
 	"time"
@@ -44,8 +43,10 @@ func (d *drive) conn(w want) *netConn {
 
 // wait does the work of OpWait.
 func (d *drive) wait(s *Step, now time.Time) {
-	d.leaveOut(s)
-	d.markBatch(s)
+	d.leaveOut(s, d.backend != nil)
+	if d.beginsBatch(s) {
+		d.mark = d.backend.written
+	}
 	if d.writeErr != nil && d.drain(s, now) {
 		return
 	}
@@ -84,29 +85,6 @@ func (d *drive) isBrief(ws []want, s *Step, now time.Time) bool {
 	return !d.seconded(ws)
 }
 
-// markBatch notes where a batch of requests begins (Machine.BackendEnded).
-func (d *drive) markBatch(s *Step) {
-	switch {
-	case len(s.ToBackend) == 0:
-		d.emptied = true
-	case d.emptied && d.answered && d.writeErr == nil:
-		d.mark, d.emptied, d.answered = d.backend.written, false, false
-	}
-}
-
-// leaveOut takes out of s what a side that has ended cannot do.
-func (d *drive) leaveOut(s *Step) {
-	if d.clientFIN || d.clientGone {
-		s.FromClient = 0
-	}
-	if d.clientGone {
-		s.ToClient = nil
-	}
-	if d.backend == nil || d.backendOver {
-		s.ToBackend, s.FromBackend = nil, 0
-	}
-}
-
 // drainTime bounds the reading of what is left on a connection to which a write
 // failed. The kernel, which has given it up, does not let a reader wait.
 const drainTime = time.Second
@@ -124,7 +102,7 @@ func (d *drive) drain(s *Step, now time.Time) bool {
 		}
 		return true
 	case len(s.ToBackend) > 0 && len(s.ToClient) == 0: // it makes no room to read
-		d.backendEnded(d.unreadEnd())
+		d.backendEnded(d.unreadEnd(d.backend))
 		return true
 	default:
 		s.ToBackend = nil
@@ -380,12 +358,7 @@ func (d *drive) ended(w want, err error) {
 		d.writeErr = err // drain goes on
 	case w == fromBackend:
 		d.backendEnded(err)
-	case d.clientGone:
-	case err == io.EOF:
-		d.clientFIN = true
-		d.machine.ClientEnded(err)
 	default:
-		d.clientGone = true
-		d.machine.ClientEnded(err)
+		d.clientEnded(d.machine, err)
 	}
 }
