@@ -989,6 +989,7 @@ func testUndelivered(t *testing.T, newEngine func(Config) Engine) {
 						}
 						return s
 					}
+					lost := stateLost(t)
 					run := func() *driving { return b.drive(cc, p, DriveConfig{}) }
 					var d *driving
 					if exchange {
@@ -1016,6 +1017,7 @@ func testUndelivered(t *testing.T, newEngine func(Config) Engine) {
 						want = false // the last batch is that of the exchange before, which was read
 					}
 					if p.undelivered != want {
+						lost(t)
 						t.Errorf("ended with %v, undelivered %v, want %v", p.backendEnd, p.undelivered, want)
 					}
 				})

@@ -247,6 +247,7 @@ func testRaces(t *testing.T, newEngine func(Config) Engine, n int) {
 		}
 	})
 	stale, late := map[string]int{}, map[string]int{}
+	lost := stateLost(t)
 	for i := range n {
 		mode := modes[i%len(modes)]
 		cc, client := b.clientOf(front)
@@ -292,6 +293,7 @@ func testRaces(t *testing.T, newEngine func(Config) Engine, n int) {
 		ran := runs[uint64(i)]
 		mu.Unlock()
 		if ran > 1 {
+			lost(t)
 			t.Fatalf("request %d ran %d times: a backend that %s", i, ran, mode.name)
 		}
 		if mode.name == "closes" && stale[mode.name] > 0 && got == "done" && ran != 1 {
