@@ -16,6 +16,7 @@ type loop struct {
 	kernel kernel
 	epoch  time.Time
 	now    time.Duration // after epoch; as of the end of the last wait
+	at     time.Time     // the same
 	wheel  wheel
 	todo   []task // to be run before the next wait
 	cuts   map[context.Context]*cutGroup
@@ -156,6 +157,7 @@ func (l *loop) run() {
 func (l *loop) woke() {
 	l.waiting.Store(false)
 	l.now = time.Since(l.epoch)
+	l.at = l.epoch.Add(l.now)
 }
 
 // patience is how long the loop may wait.

@@ -153,7 +153,7 @@ func (d *steps) obey() bool {
 		d.doCut = false
 		d.machine.Cut()
 	}
-	d.wanted = d.machine.Next(d.loop.epoch.Add(d.loop.now))
+	d.wanted = d.machine.Next(d.loop.at)
 	switch d.wanted.Op {
 	case OpLease:
 		return d.askLease()

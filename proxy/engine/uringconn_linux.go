@@ -151,7 +151,7 @@ func (k *uring) arm(c *loopConn, limit int) {
 	case a.is&isStreaming != 0:
 		k.ring.recv(int(c.fd), smallGroup, 0, recvMultishot, kindRecv.on(c))
 	default:
-		k.ring.recv(int(c.fd), smallGroup, min(limit, smallSize), 0, kindRecv.on(c))
+		k.ring.recv(int(c.fd), smallGroup, min(limit, smallSize), recvPollFirst, kindRecv.on(c))
 	}
 }
 
