@@ -56,7 +56,7 @@ func (p *Pool) unfit(c *pooled, now time.Time) Reason {
 	if at, reason := p.expiry(c); !now.Before(at) {
 		return reason
 	}
-	if p.stray(c) && c.conn.Clean() {
+	if c.conn.Clean() { // which costs less than to look
 		return fit
 	}
 	switch bytes, end := c.conn.Peek(); {
