@@ -153,7 +153,7 @@ func TestWhatCountsAsLoad(t *testing.T) {
 		state State
 		want  int
 	}{
-		{Idle, 0}, {Dialing, 1}, {DialingAhead, 0}, {Leased, 1}, {Closing, 1}, {Expiring, 0},
+		{Idle, 0}, {Dialing, 1}, {DialingAhead, 0}, {Leased, 1}, {Closing, 1}, {Expiring, 0}, {Checking, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.state.String(), func(t *testing.T) {
@@ -239,7 +239,7 @@ func TestFullAndNone(t *testing.T) {
 					if strings.ContainsAny(kind, "fD") {
 						put(b, i, Leased, 1)
 					}
-					b.SetDown(i, strings.ContainsAny(kind, "dD"))
+					b.SetOut(i, Down, strings.ContainsAny(kind, "dD"))
 				}
 				if _, err := b.Pick(tried); !errors.Is(err, tt.want) {
 					t.Errorf("Pick = %v, want %v", err, tt.want)
@@ -312,7 +312,7 @@ func TestReserveAhead(t *testing.T) {
 			for s, n := range tt.slots {
 				put(b, 0, s, n)
 			}
-			b.SetDown(0, tt.down)
+			b.SetOut(0, Down, tt.down)
 			b.LimitDials(0, tt.limit)
 			before := b.Count(0, DialingAhead)
 			if got := b.ReserveAhead(0, tt.want, tt.parallel); got != tt.ok {
@@ -372,14 +372,14 @@ func TestPeakLeasedIsTheMostAtOnce(t *testing.T) {
 
 func TestABackendThatComesBackIsPickedAgain(t *testing.T) {
 	b := newBalancer(t, 9, 9)
-	b.SetDown(0, true)
-	if !b.IsDown(0) || !b.Loads()[0].Down || b.IsDown(1) {
+	b.SetOut(0, Down, true)
+	if b.Load(0).Out != Down || b.Loads()[0].Out != Down || b.Load(1).Out != 0 {
 		t.Error("backend a should be down, b up")
 	}
 	if i := pick(t, b); i != 1 {
 		t.Errorf("picked the one that is down")
 	}
-	b.SetDown(0, false)
+	b.SetOut(0, Down, false)
 	if i := pick(t, b); i != 0 {
 		t.Errorf("picked %d, want the empty one that is up again", i)
 	}
@@ -431,7 +431,7 @@ func TestStatesHaveNames(t *testing.T) {
 			seen[name] = true
 		}
 	}
-	if got := numStates.String(); got != "state 7" {
+	if got := numStates.String(); got != "state 8" {
 		t.Errorf("an unknown state is called %q", got)
 	}
 	if got := State(-1).String(); got != "state -1" {
@@ -456,5 +456,200 @@ func BenchmarkPick(b *testing.B) {
 			b.Fatal(err)
 		}
 		bal.Move(c.Backend, Dialing, Free)
+	}
+}
+
+func TestMaxLoweredBelowWhatIsOpen(t *testing.T) {
+	b := newBalancer(t, 5)
+	put(b, 0, Leased, 3)
+	put(b, 0, Idle, 2)
+	b.SetMax(0, 2)
+	if n := b.Surplus(0); n != 2 {
+		t.Errorf("a surplus of %d, want both idle ones", n)
+	}
+	for open := 5; open > 2; open-- {
+		if _, err := b.Pick(nil); !errors.Is(err, ErrFull) {
+			t.Errorf("Pick = %v with %d open, want ErrFull", err, open)
+		}
+		if !b.TryMove(0, Idle, Free) {
+			b.Move(0, Leased, Free)
+		}
+	}
+	if n := b.Count(0, Free); n != 0 {
+		t.Errorf("%d slots are free as many as max are leased", n)
+	}
+	b.Move(0, Leased, Free)
+	pick(t, b)
+	if _, err := b.Pick(nil); !errors.Is(err, ErrFull) {
+		t.Errorf("Pick = %v at the new max, want ErrFull", err)
+	}
+	b.SetMax(0, 3)
+	pick(t, b)
+}
+
+func TestLimit(t *testing.T) {
+	tests := []struct {
+		name    string
+		slots   map[State]int // of 6
+		want    error
+		surplus int
+	}{
+		{name: "below it", slots: map[State]int{Leased: 1}},
+		{name: "at it", slots: map[State]int{Leased: 2}, want: ErrFull},
+		{name: "what lies idle is open", slots: map[State]int{Leased: 1, Idle: 1}},
+		{name: "one idle too many, which a client may take", slots: map[State]int{Leased: 1, Idle: 2}, surplus: 1},
+		{name: "or not", slots: map[State]int{Leased: 2, Idle: 1}, want: ErrFull, surplus: 1},
+		{name: "dials ahead count", slots: map[State]int{DialingAhead: 2}, want: ErrFull},
+		{name: "what is closed already is no surplus", slots: map[State]int{Expiring: 1, Idle: 2}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBalancer(t, 6)
+			for s, n := range tt.slots {
+				put(b, 0, s, n)
+			}
+			b.SetLimit(0, 2)
+			if n := b.Surplus(0); n != tt.surplus {
+				t.Errorf("Surplus = %d, want %d", n, tt.surplus)
+			}
+			l := b.Load(0)
+			if got, want := b.ReserveAhead(0, 9, 9), l.Open() < 2; got != want {
+				t.Errorf("ReserveAhead = %v, want %v", got, want)
+			} else if got {
+				b.Move(0, DialingAhead, Free)
+			}
+			if _, err := b.Pick(nil); !errors.Is(err, tt.want) {
+				t.Errorf("Pick = %v, want %v", err, tt.want)
+			}
+			b.SetLimit(0, 0)
+			pick(t, b)
+		})
+	}
+}
+
+// The load is what is active of the bound, not of max.
+func TestLoadGoesByTheLimit(t *testing.T) {
+	b := newBalancer(t, 100, 10)
+	put(b, 0, Leased, 2)
+	put(b, 1, Leased, 1)
+	b.SetLimit(0, 10)
+	if i := pick(t, b); i != 1 {
+		t.Errorf("picked the one of which 2 of 10 are active, not the one with 1 of 10")
+	}
+	b.SetLimit(0, 0)
+	if i := pick(t, b); i != 0 {
+		t.Errorf("picked the one of which 2 of 10 are active, not the one with 2 of 100")
+	}
+}
+
+func TestReasonsToBeOutAreApart(t *testing.T) {
+	b := newBalancer(t, 9)
+	put(b, 0, Idle, 2)
+	want := func(when string, err error, surplus int) {
+		t.Helper()
+		if n := b.Surplus(0); n != surplus {
+			t.Errorf("%s: a surplus of %d, want %d", when, n, surplus)
+		}
+		c, got := b.Pick(nil)
+		if !errors.Is(got, err) {
+			t.Errorf("%s: Pick = %v, want %v", when, got, err)
+		}
+		if got == nil && c.Ready {
+			b.Move(0, Leased, Idle)
+		}
+	}
+	b.SetOut(0, Down, true)
+	want("down", ErrNone, 0) // its pool knows what to do with them
+	b.SetOut(0, Drained, true)
+	want("down and drained", ErrNone, 2)
+	b.SetOut(0, Down, false)
+	want("up, and drained", ErrNone, 2)
+	b.SetOut(0, Removed, true)
+	b.SetOut(0, Drained, false)
+	want("to be removed", ErrNone, 2)
+	b.SetOut(0, Removed, false)
+	want("back", nil, 0)
+}
+
+func TestRemove(t *testing.T) {
+	b := newBalancer(t, 2, 2, 2)
+	for range 4 { // one of b's slots at least
+		pick(t, b)
+	}
+	before := credits(b)
+	if b.Remove(1) {
+		t.Error("removed a backend with open slots")
+	}
+	for s := Idle; s < numStates; s++ {
+		for b.TryMove(1, s, Free) {
+		}
+	}
+	if !b.Remove(1) {
+		t.Error("an empty backend is not removed")
+	}
+	if after := credits(b); after[0] != before[0] || after[2] != before[2] {
+		t.Errorf("credits = %v, were %v", after, before)
+	}
+	if l := b.Load(1); l.Max != 0 || l.Out != Removed {
+		t.Errorf("what is nobody's is %+v", l)
+	}
+	if _, err := b.Pick([]int{0, 2}); !errors.Is(err, ErrNone) {
+		t.Errorf("Pick = %v, want ErrNone: it is gone", err)
+	}
+	i, err := b.Add(Backend{Max: 7, Weight: 3})
+	if err != nil || i != 1 {
+		t.Errorf("Add = %d, %v; want the place that is free", i, err)
+	}
+	if i, _ := b.Add(Backend{Max: 1, Weight: 1}); i != 3 {
+		t.Errorf("Add = %d, want one more", i)
+	}
+	if i := pick(t, b, 0, 2, 3); i != 1 {
+		t.Errorf("picked %d, want the new one", i)
+	}
+}
+
+func TestAddRefusesWhatCannotServe(t *testing.T) {
+	b := newBalancer(t, 1)
+	for _, be := range []Backend{{Max: 0, Weight: 1}, {Max: 1, Weight: 0}} {
+		if _, err := b.Add(be); err == nil {
+			t.Errorf("Add(%+v) succeeded", be)
+		}
+	}
+	if n := len(b.Loads()); n != 1 {
+		t.Errorf("%d backends, want the one", n)
+	}
+}
+
+// Backends that take their debts away leave the others with credit. A newcomer must
+// not have to wait until they have spent it.
+func TestNewcomerTakesItsTurnAfterManyHaveGone(t *testing.T) {
+	b := newBalancer(t, 9, 9)
+	for range 1000 {
+		i, err := b.Add(Backend{Max: 1, Weight: 1000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Move(pick(t, b), Dialing, Free)
+		b.Remove(i)
+	}
+	i, _ := b.Add(Backend{Max: 9, Weight: 1})
+	for range 3 {
+		if got := pick(t, b); got == i {
+			return
+		}
+	}
+	t.Errorf("the newcomer had no turn of three, with credits %v", credits(b))
+}
+
+func TestAddsAndRemovesNeedNoMemory(t *testing.T) {
+	b := newBalancer(t, 1)
+	for range 10_000 {
+		i, err := b.Add(Backend{Max: 5, Weight: 2})
+		if err != nil || i != 1 || !b.Remove(i) {
+			t.Fatalf("Add = %d, %v", i, err)
+		}
+	}
+	if n := cap(b.members); n > 8 {
+		t.Errorf("room for %d backends, want a few", n)
 	}
 }

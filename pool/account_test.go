@@ -23,8 +23,8 @@ type storm struct {
 }
 
 // short has everything happen within a second.
-func short(rng *rand.Rand) func(*Config) {
-	return func(cfg *Config) {
+func short(rng *rand.Rand) func(*setup) {
+	return func(cfg *setup) {
 		cfg.Max = 1 + rng.IntN(12)
 		cfg.MinIdle = rng.IntN(5) - 1
 		cfg.VirginTimeout = 200 * time.Millisecond
@@ -87,6 +87,15 @@ func (s *storm) weather(ctx context.Context) {
 			dial = func(ctx context.Context) error { return pause(ctx, upTo(20*time.Millisecond)) }
 		}
 		s.back.whenDialed(dial)
+		if rand.IntN(2) == 0 {
+			s.slots.comesUp()
+			s.TopUp()
+		}
+		if rand.IntN(4) == 0 {
+			s.slots.setMax(1 + rand.IntN(12))
+			s.Trim()
+			s.TopUp()
+		}
 		pause(ctx, upTo(200*time.Millisecond))
 	}
 }
@@ -159,6 +168,12 @@ func (s *storm) rages() {
 	s.back.mu.Unlock()
 }
 
+// recovers has the backend come up. A dial of before may take it down again.
+func (s *storm) recovers() {
+	s.slots.comesUp()
+	s.TopUp()
+}
+
 // overdue fails the test where an idle connection is still open long after its
 // end or its time.
 func (s *storm) overdue() {
@@ -186,8 +201,8 @@ func (s *storm) overdue() {
 // calm reports whether the backend is up and as many lie idle as are wanted when
 // nobody has come for long.
 func (s *storm) calm() bool {
-	return !s.slots.isDown() && s.slots.count(idle) == max(0, min(s.cfg.MinIdle, s.cfg.Max)) &&
-		s.slots.count(free)+s.slots.count(idle) == s.cfg.Max
+	return !s.slots.isDown() && s.slots.count(idle) == max(0, min(s.cfg.MinIdle, s.slots.slots())) &&
+		s.slots.count(free)+s.slots.count(idle) == s.slots.slots()
 }
 
 func TestTheAccountHoldsInAStorm(t *testing.T) {
@@ -207,7 +222,9 @@ func TestTheAccountHoldsInAStorm(t *testing.T) {
 				}
 			})
 			s.rages()
-			time.Sleep(7 * time.Second) // the last back-off, and what was idle has gone
+			time.Sleep(time.Second)
+			s.recovers()
+			time.Sleep(7 * time.Second) // the last rest, and what was idle has gone
 			synctest.Wait()
 			if !s.calm() {
 				t.Errorf("after the storm the slots are %v, down: %v, with %d to be kept idle",
@@ -238,5 +255,8 @@ func TestARealPoolCalmsDown(t *testing.T) {
 	s := newStorm(t, rand.Uint64(), 100, 500*time.Millisecond)
 	s.run()
 	s.rages()
-	proxytest.Eventually(t, "calm after the storm", s.calm)
+	proxytest.Eventually(t, "calm after the storm", func() bool {
+		s.recovers()
+		return s.calm()
+	})
 }

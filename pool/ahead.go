@@ -36,18 +36,6 @@ func (p *Pool) dialedAhead(_ *pooled, err error) {
 	p.sweepAt(p.rest.over())
 }
 
-// pause waits for d. It reports false where the pool was closed meanwhile.
-func (p *Pool) pause(d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-p.ctx.Done():
-		return false
-	}
-}
-
 // rateMemory is how fast the arrival rate forgets: a burst counts for a third
 // after this.
 const rateMemory = time.Second

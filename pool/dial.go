@@ -56,11 +56,11 @@ func construct(ctx context.Context) (*pooled, error) {
 }
 
 // create dials a connection into puddle's idle set, in a slot that the caller has, and
-// draws the conclusions about the backend's health; then it calls done, from any
+// tells the authority what that says about the backend; then it calls done, from any
 // goroutine. Anybody may have the connection by then: only what never changes and its
 // atomics may be looked at.
 func (p *Pool) create(ahead bool, done func(*pooled, error)) {
-	epoch, start := p.epoch.Load(), time.Now()
+	start := time.Now()
 	p.counters.dials.Add(1)
 	c := &pooled{generation: p.generation.Load()}
 	c.layIdle.Store(ahead)
@@ -72,6 +72,8 @@ func (p *Pool) create(ahead bool, done func(*pooled, error)) {
 		}
 		switch {
 		case err == nil:
+			p.counters.dialed.Add(1)
+			p.cfg.Slots.DialSucceeded()
 			p.demand.dialed(c.born.Sub(start))
 			if ahead {
 				p.entered(c, p.firstLook(c.born, c.virginUntil(p.cfg.VirginTimeout)))
@@ -81,7 +83,7 @@ func (p *Pool) create(ahead bool, done func(*pooled, error)) {
 			p.counters.dialErrors.Add(1)
 		default:
 			p.counters.dialErrors.Add(1)
-			p.down(epoch, err)
+			p.cfg.Slots.DialFailed(start, err)
 		}
 		done(c, err)
 	})
@@ -100,8 +102,7 @@ func (p *Pool) connect(done func(Conn, error)) {
 	}()
 }
 
-// put puts a new connection into puddle's idle set. There is a place, since puddle's
-// are as many as the slots.
+// put puts a new connection into puddle's idle set. There is always a place.
 func (p *Pool) put(c *pooled, conn Conn) error {
 	c.conn, c.born = conn, time.Now()
 	if life := p.cfg.MaxLifetime; life > 0 {

@@ -126,7 +126,7 @@ func TestADialThatFailsAfterItsClientLeftFreesTheSlot(t *testing.T) {
 		r.back.whenDialed(hangs)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := r.slots.events(); !slices.Equal(got, []string{"Orphaned", "Down", "AheadDone(false)"}) {
+		if got := r.slots.events(); !slices.Equal(got, []string{"Orphaned", "DialFailed", "AheadDone(false)"}) {
 			t.Errorf("the pool said %v", got)
 		}
 	})
@@ -218,7 +218,7 @@ func TestConnectionsThatAreSwappedAreJudgedAsWhatTheyAre(t *testing.T) {
 
 func TestTheLifetimeIsDrawnOnceWithinATenth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(cfg *Config) { cfg.MaxLifetime, cfg.Max = 100*time.Second, 300 })
+		r := newRig(t, func(cfg *setup) { cfg.MaxLifetime, cfg.Max = 100*time.Second, 300 })
 		least, most := time.Hour, time.Duration(0)
 		for range 300 {
 			l := r.mustDial()

@@ -71,6 +71,10 @@ func (l *Lease) Conn() Conn { return l.res.Value().conn }
 // Used reports whether a byte of a client has passed on the connection.
 func (l *Lease) Used() bool { return l.res.Value().used }
 
+// Outdated reports whether the backend has gone down since the dial of the connection
+// began.
+func (l *Lease) Outdated() bool { return l.res.Value().generation != l.pool.generation.Load() }
+
 // Keep gives the connection back, for another client. used tells that a byte of
 // this client's session has passed on it. Keep reports false where the
 // connection is not fit to be kept (its time is up, its backend has ended it):

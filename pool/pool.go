@@ -1,11 +1,10 @@
 // Package pool keeps the connections to one backend, on puddle.
 //
-// puddle stores the connections and bounds them; what it lacks is here: dialing
-// ahead, limits of age and of lying idle, a look at a connection before it is
-// leased, one prober with back-off after a failure, and a reason for every
-// close. Nobody waits inside the pool. Whether there is room, and for whom, is
-// the business of an authority over the slots (Slots), which also runs the
-// queue; a caller comes with a slot that it has reserved there:
+// puddle stores the connections; what it lacks is here: dialing ahead, limits of age and
+// of lying idle, a look at a connection before it is leased, and a reason for every
+// close. Nobody waits inside the pool. Whether there is room, and for whom, and whether
+// the backend is up, is the business of an authority over the slots (Slots), which also
+// runs the queue; a caller comes with a slot that it has reserved there:
 //
 //   - with the slot of an idle connection, it calls Take;
 //   - with a free slot, it calls Dial.
@@ -36,9 +35,12 @@
 //   - A backend ends an idle connection: the watch sees it, the pool closes it
 //     and dials another, if one is wanted. The watch begins when the connection has
 //     lain idle for a moment (watchAfter). Between the end and the watch, Take sees it.
-//   - A dial fails: the backend is down for the authority, its idle connections
-//     are closed, and one prober dials with back-off until it succeeds. A fault
-//     of this machine (IsLocal) says nothing about the backend.
+//   - The authority finds that more lie idle than there may be (Slots.Surplus), as when
+//     the backend is drained or its max is lowered, and calls Trim: Run closes them.
+//   - A dial fails: the authority is told, unless it was a fault of this machine
+//     (IsLocal), which says nothing about the backend.
+//   - The authority finds the backend down, and calls Flush: what lies idle is closed,
+//     and no connection is kept whose dial began before that.
 //   - Shutdown: the context of Run ends after the last lease has; dials under way
 //     are cut, idle connections closed, and Run returns when all are gone.
 //
@@ -48,6 +50,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -82,10 +85,7 @@ type Slots interface {
 	// fewer than want lie idle or are on their way and no client needs the slot.
 	Ahead(want int) bool
 
-	// Probe reserves a free slot for a probe of a backend that is down.
-	Probe() bool
-
-	// AheadDone ends what Ahead, Probe or Orphaned began: the connection lies
+	// AheadDone ends what Ahead or Orphaned began: the connection lies
 	// idle now, or there is none and the slot is free.
 	AheadDone(ok bool)
 
@@ -99,18 +99,19 @@ type Slots interface {
 	// Expired ends what Expire began: the slot is free.
 	Expired()
 
-	// Down takes the backend out of the choice because of err; it may be called
-	// again with a newer error. Up puts it back.
-	Down(err error)
-	Up()
+	// Surplus returns how many idle connections are more than there may be. The
+	// pool closes as many; see Trim.
+	Surplus() int
+
+	// DialFailed tells of a dial, begun at began, that failed because of the backend,
+	// before its slot is given back; DialSucceeded of one that succeeded.
+	DialFailed(began time.Time, err error)
+	DialSucceeded()
 }
 
-// Config describes a Pool. Max, Dial and Slots are required; durations must be
+// Config describes a Pool. Dial and Slots are required; durations must be
 // above 0 where nothing else is said.
 type Config struct {
-	// Max bounds the connections open at once, in whatever state.
-	Max int
-
 	// MinIdle is how many connections are kept dialed ahead. Negative means as
 	// many as the recent arrivals and the time of a dial call for: at least one
 	// while clients come, none once none came for VirginTimeout.
@@ -161,23 +162,17 @@ type Pool struct {
 	// from those who come for one. Nothing slow runs under it.
 	mu sync.Mutex
 
-	// ctx is the life of dials, watches and the prober; it ends in Run.
+	// ctx is the life of dials and watches; it ends in Run.
 	ctx    context.Context
 	cancel context.CancelFunc
-	wg     sync.WaitGroup // dials and the prober
+	wg     sync.WaitGroup // dials
 
 	nudgec     chan struct{} // buffered(1): Run shall look
 	urgent     atomic.Bool   // a sweep is due now, whatever due says
 	due        due           // when the next sweep is
 	generation atomic.Int64  // raised when the backend goes down: older connections are not trusted
-	epoch      atomic.Int64  // raised when it goes down or comes up: an older dial's failure tells nothing
 	rest       rest          // of dialing ahead
 	counters   counters
-
-	// health keeps the order in which the backend goes down and comes up: the
-	// authority is told under it.
-	health  sync.Mutex
-	probing bool // one prober at a time
 }
 
 // New returns a Pool. It dials nothing before Run or Dial.
@@ -194,7 +189,7 @@ func New(cfg Config) (*Pool, error) {
 	p.puddle, err = puddle.NewPool(&puddle.Config[*pooled]{
 		Constructor: construct,
 		Destructor:  func(c *pooled) { c.close() },
-		MaxSize:     int32(cfg.Max),
+		MaxSize:     math.MaxInt32, // the slots are the bound, and their number may change
 	})
 	if err != nil {
 		p.cancel()
@@ -232,6 +227,17 @@ func (p *Pool) close() {
 	p.closeIdle(func(*pooled) Reason { return Shutdown })
 	p.puddle.Close()
 }
+
+// Flush has Run close what lies idle, since the backend is down. A connection whose dial
+// began before this is not kept.
+func (p *Pool) Flush() {
+	p.generation.Add(1)
+	p.nudge()
+}
+
+// Trim has Run close what is surplus now, and whatever else is unfit. It takes no
+// lock and does not wait.
+func (p *Pool) Trim() { p.nudge() }
 
 // nudge has Run sweep now.
 func (p *Pool) nudge() {

@@ -32,13 +32,13 @@ func (r *rig) wantIdle(want int) {
 }
 
 // lifetime gives a Config a MaxLifetime that ends within 9 and 11 s.
-func lifetime(cfg *Config) { cfg.MaxLifetime = 10 * time.Second }
+func lifetime(cfg *setup) { cfg.MaxLifetime = 10 * time.Second }
 
 // fates are what can happen to an idle connection, and what comes of it.
 var fates = []struct {
 	name  string
 	used  bool
-	edit  func(*Config)
+	edit  func(*setup)
 	after time.Duration // it lies idle for so long
 	bytes bool          // then its backend says this
 	end   error
@@ -251,17 +251,6 @@ func TestRunEndsWithNothingLeft(t *testing.T) {
 			cancel()
 			r.dial(ctx)
 		}},
-		{name: "the prober between two dials", before: func(r *rig) {
-			r.back.whenDialed(fails(syscall.ECONNREFUSED))
-			r.dial(r.t.Context())
-			time.Sleep(10 * time.Second)
-		}},
-		{name: "the prober in a dial", before: func(r *rig) {
-			r.back.whenDialed(fails(syscall.ECONNREFUSED))
-			r.dial(r.t.Context())
-			r.back.whenDialed(hangs)
-			time.Sleep(time.Second)
-		}},
 		{name: "dialing ahead rests", minIdle: 1, before: func(r *rig) {
 			r.back.whenDialed(fails(syscall.EMFILE))
 			r.back.all()[0].says(false, fin)
@@ -271,7 +260,7 @@ func TestRunEndsWithNothingLeft(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := running(t, func(cfg *Config) { cfg.MinIdle = tt.minIdle })
+				r := running(t, func(cfg *setup) { cfg.MinIdle = tt.minIdle })
 				synctest.Wait()
 				tt.before(r)
 				begin := time.Now()
@@ -289,10 +278,10 @@ func TestRunEndsWithNothingLeft(t *testing.T) {
 	}
 }
 
-// downs returns how often the pool has said that the backend is down.
+// downs returns how often the pool has said that a dial failed.
 func (r *rig) downs() (n int) {
 	for _, s := range r.slots.events() {
-		if s == "Down" {
+		if s == "DialFailed" {
 			n++
 		}
 	}
@@ -301,7 +290,7 @@ func (r *rig) downs() (n int) {
 
 func TestShutdownIsAReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := running(t, func(cfg *Config) { cfg.MinIdle = 3 })
+		r := running(t, func(cfg *setup) { cfg.MinIdle = 3 })
 		synctest.Wait()
 		r.stop()
 		r.wantClosed(map[string]int64{"shutdown": 3})
@@ -344,7 +333,7 @@ func TestPuddleKeepsTheTimeOfTheBubble(t *testing.T) {
 }
 
 func TestNewRefusesWhatCannotWork(t *testing.T) {
-	good := Config{Max: 1, VirginTimeout: 1, IdleTimeout: 1, DialTimeout: 1,
+	good := Config{VirginTimeout: 1, IdleTimeout: 1, DialTimeout: 1,
 		Dial: func(context.Context) (Conn, error) { return nil, nil }, Slots: &referee{}}
 	tests := []struct {
 		name string
@@ -352,7 +341,6 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		want string // part of the error; "": none
 	}{
 		{name: "all that is needed", edit: func(*Config) {}},
-		{name: "no max", edit: func(c *Config) { c.Max = 0 }, want: "MaxSize"},
 		{name: "no dial", edit: func(c *Config) { c.Dial = nil }, want: "required"},
 		{name: "no slots", edit: func(c *Config) { c.Slots = nil }, want: "required"},
 		{name: "no virgin timeout", edit: func(c *Config) { c.VirginTimeout = 0 }, want: "above 0"},
@@ -389,7 +377,7 @@ func TestStatsCount(t *testing.T) {
 		r.back.whenDialed(fails(syscall.EMFILE))
 		r.dial(t.Context())
 		got := r.Stats()
-		if got.Dials != 2 || got.DialErrors != 1 || got.Ready != 1 || len(got.Closed) != 0 {
+		if got.Dials != 2 || got.Dialed != 1 || got.DialErrors != 1 || got.Ready != 1 || len(got.Closed) != 0 {
 			t.Errorf("stats = %+v, want 2 dials, 1 failed, 1 ready, none closed", got)
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/puddle/v2"
 )
@@ -30,8 +31,7 @@ func (s state) String() string {
 
 // referee is the authority over the slots that the tests use, and a strict one:
 // it fails the test where a slot moves that is not there, where more connections
-// are open than slots are in use, and where the backend comes up that is not
-// down. It keeps a record of what the pool has told it.
+// are open than slots are in use. It keeps a record of what the pool has told it.
 type referee struct {
 	t        testing.TB
 	parallel int // dials ahead at once
@@ -40,17 +40,21 @@ type referee struct {
 	// without the lock. Nil means nothing.
 	before func(method string)
 
-	mu      sync.Mutex
-	counts  [numStates]int
-	max     int
-	open    int // connections that are open or being dialed
-	down    bool
-	waiting bool     // a client waits: nothing is dialed ahead
-	said    []string // the methods called, but for Ahead, Expire, Expired
-	want    int      // what Ahead was asked last
-	granted int      // dials that Ahead and Probe have allowed
-	expired int      // connections whose slots Expired freed
-	most    [numStates]int
+	mu        sync.Mutex
+	counts    [numStates]int
+	max       int
+	open      int // connections that are open or being dialed
+	down      bool
+	since     time.Time // of the last change of down
+	waiting   bool      // a client waits: nothing is dialed ahead
+	flush     func()    // the pool's
+	began     time.Time // of the newest dial that failed
+	succeeded int       // dials
+	said      []string  // the methods called, but for Ahead, Expire, Expired
+	want      int       // what Ahead was asked last
+	granted   int       // dials that Ahead has allowed
+	expired   int       // connections whose slots Expired freed
+	most      [numStates]int
 }
 
 func newReferee(t testing.TB, max int) *referee {
@@ -72,7 +76,9 @@ func (ref *referee) try(from, to state) bool {
 		return false
 	}
 	ref.counts[from]--
-	ref.counts[to]++
+	if to != free || ref.used() < ref.max {
+		ref.counts[to]++
+	}
 	ref.most[to] = max(ref.most[to], ref.counts[to])
 	ref.bound()
 	return true
@@ -87,9 +93,31 @@ func (ref *referee) must(from, to state) {
 
 // bound checks that each connection has a slot.
 func (ref *referee) bound() {
-	if used := ref.max - ref.counts[free]; ref.open > used {
+	if used := ref.used(); ref.open > used {
 		ref.t.Errorf("%d connections are open, and %d slots in use", ref.open, used)
 	}
+}
+
+// used returns how many slots are not free.
+func (ref *referee) used() (n int) {
+	for _, count := range ref.counts[free+1:] {
+		n += count
+	}
+	return n
+}
+
+// setMax changes how many slots there are.
+func (ref *referee) setMax(n int) {
+	ref.mu.Lock()
+	defer ref.mu.Unlock()
+	ref.max = n
+	ref.counts[free] = max(0, n-ref.used())
+}
+
+func (ref *referee) slots() int {
+	ref.mu.Lock()
+	defer ref.mu.Unlock()
+	return ref.max
 }
 
 func (ref *referee) opened() {
@@ -145,7 +173,7 @@ func (ref *referee) refuse(waiting bool) {
 	ref.waiting = waiting
 }
 
-// grants returns how many dials Ahead and Probe have allowed.
+// grants returns how many dials Ahead has allowed.
 func (ref *referee) grants() int {
 	ref.mu.Lock()
 	defer ref.mu.Unlock()
@@ -191,19 +219,6 @@ func (ref *referee) Ahead(want int) bool {
 	return true
 }
 
-func (ref *referee) Probe() bool {
-	ref.enter("Probe")
-	defer ref.mu.Unlock()
-	if !ref.down {
-		ref.t.Error("a probe of a backend that is up")
-	}
-	if !ref.try(free, ahead) {
-		return false
-	}
-	ref.granted++
-	return true
-}
-
 func (ref *referee) AheadDone(ok bool) {
 	ref.enter("AheadDone")
 	defer ref.mu.Unlock()
@@ -235,22 +250,41 @@ func (ref *referee) Expired() {
 	ref.must(expiring, free)
 }
 
-func (ref *referee) Down(err error) {
-	ref.enter("Down")
+func (ref *referee) Surplus() int {
+	ref.mu.Lock() // every sweep comes here: not worth a call of before
 	defer ref.mu.Unlock()
-	if err == nil || IsLocal(err) || errors.Is(err, puddle.ErrNotAvailable) || errors.Is(err, errNoIdle) {
-		ref.t.Errorf("down because of %v", err)
-	}
-	ref.said = append(ref.said, "Down")
-	ref.down = true
+	stay := ref.used() - ref.counts[closing] - ref.counts[expiring]
+	return max(0, min(ref.counts[idle], stay-ref.max))
 }
 
-func (ref *referee) Up() {
-	ref.enter("Up")
-	defer ref.mu.Unlock()
-	if !ref.down {
-		ref.t.Error("up, though it is not down")
+// DialFailed takes the backend down: one failure is enough for that, if it did not begin
+// before the last change.
+func (ref *referee) DialFailed(began time.Time, err error) {
+	ref.enter("DialFailed")
+	if err == nil || IsLocal(err) || errors.Is(err, puddle.ErrNotAvailable) || errors.Is(err, errNoIdle) {
+		ref.t.Errorf("a dial failed because of %v", err)
 	}
-	ref.said = append(ref.said, "Up")
-	ref.down = false
+	ref.said = append(ref.said, "DialFailed")
+	ref.began = began
+	news := !began.Before(ref.since)
+	if news {
+		ref.down, ref.since = true, time.Now()
+	}
+	ref.mu.Unlock()
+	if news {
+		ref.flush()
+	}
+}
+
+func (ref *referee) DialSucceeded() {
+	ref.enter("DialSucceeded")
+	defer ref.mu.Unlock()
+	ref.succeeded++
+}
+
+// comesUp puts the backend back.
+func (ref *referee) comesUp() {
+	ref.mu.Lock()
+	defer ref.mu.Unlock()
+	ref.down, ref.since = false, time.Now()
 }

@@ -12,6 +12,12 @@ const localRest = time.Second
 // refusal: its backend, or what stands in front of it, accepts and closes.
 const earlyEnd = time.Second
 
+// The rests after early ends double from the first to the last of these.
+const (
+	firstRest = 100 * time.Millisecond
+	lastRest  = 5 * time.Second
+)
+
 // rest keeps the pool from dialing ahead where that leads to nothing. Dials for
 // clients are not affected.
 type rest struct {
@@ -46,7 +52,7 @@ func (r *rest) begin(now time.Time) {
 }
 
 // ended learns how a connection dialed ahead ended, used or not. An early end
-// makes dialing ahead rest, longer each time, with the back-off of the prober.
+// makes dialing ahead rest, longer each time.
 func (r *rest) ended(early bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,11 +60,11 @@ func (r *rest) ended(early bool) {
 	case !early:
 		r.next = 0
 	case r.next == 0:
-		r.next = firstBackoff
+		r.next = firstRest
 	default:
 		if until := time.Now().Add(r.next); until.After(r.until) {
 			r.until = until
 		}
-		r.next = min(2*r.next, lastBackoff)
+		r.next = min(2*r.next, lastRest)
 	}
 }

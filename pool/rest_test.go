@@ -43,7 +43,7 @@ func TestABackendThatAcceptsAndClosesIsNotDialedInALoop(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, func(cfg *Config) { cfg.MinIdle = tt.minIdle })
+				r := newRig(t, func(cfg *setup) { cfg.MinIdle = tt.minIdle })
 				r.endsAtBirth().Store(1000)
 				r.run()
 				time.Sleep(time.Minute)
@@ -57,14 +57,14 @@ func TestABackendThatAcceptsAndClosesIsNotDialedInALoop(t *testing.T) {
 
 func TestDialingAheadGoesOnOnceConnectionsLastAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(cfg *Config) { cfg.MinIdle = 2 })
+		r := newRig(t, func(cfg *setup) { cfg.MinIdle = 2 })
 		ends := r.endsAtBirth()
 		ends.Store(1000)
 		r.run()
 		time.Sleep(time.Minute)
 		r.wantIdle(0)
 		ends.Store(0)
-		time.Sleep(lastBackoff + sweepAgain)
+		time.Sleep(lastRest + sweepAgain)
 		r.wantIdle(2)
 	})
 }
@@ -73,7 +73,7 @@ func TestDialingAheadGoesOnOnceConnectionsLastAgain(t *testing.T) {
 // idle ones, where a sweep would look for it.
 func TestAConnectionThatEndedBeforeItWasIdleIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(cfg *Config) { cfg.MinIdle = 2 })
+		r := newRig(t, func(cfg *setup) { cfg.MinIdle = 2 })
 		ends := r.endsAtBirth()
 		r.run()
 		synctest.Wait() // two lie idle, and have a sweep come at their time

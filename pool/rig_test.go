@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,35 +25,41 @@ type rig struct {
 	ended  int // leases that ended with a close
 }
 
+// setup is what a test changes of its rig.
+type setup struct {
+	Config
+	Max int // slots
+}
+
 // newRig returns a rig whose pool is not run, so that nothing is swept or dialed
 // ahead unless the test says so. When the test ends it closes what is left, and
 // checks that nothing is.
-func newRig(t *testing.T, edit func(*Config)) *rig {
+func newRig(t *testing.T, edit func(*setup)) *rig {
 	t.Helper()
-	cfg := Config{
-		Max:           10,
+	cfg := setup{Max: 10, Config: Config{
 		VirginTimeout: 30 * time.Second,
 		IdleTimeout:   60 * time.Second,
 		DialTimeout:   5 * time.Second,
-	}
+	}}
 	if edit != nil {
 		edit(&cfg)
 	}
 	r := &rig{t: t, slots: newReferee(t, cfg.Max), leases: map[*Lease]bool{}}
 	r.back = &fakeBackend{t: t, slots: r.slots}
 	cfg.Dial, cfg.Slots = r.back.Dial, r.slots
-	p, err := New(cfg)
+	p, err := New(cfg.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Pool = p
+	r.slots.flush = p.Flush
 	r.stop = sync.OnceFunc(p.close)
 	t.Cleanup(r.finish)
 	return r
 }
 
 // running is newRig with Run under way.
-func running(t *testing.T, edit func(*Config)) *rig {
+func running(t *testing.T, edit func(*setup)) *rig {
 	t.Helper()
 	r := newRig(t, edit)
 	r.run()
@@ -166,6 +173,21 @@ func (r *rig) dialIn(ctx context.Context) (*Lease, error) {
 		r.slots.move(dialing, free)
 	}
 	return l, err
+}
+
+// breaks has the backend refuse from now on, and a client notice it.
+func (r *rig) breaks() {
+	r.back.whenDialed(fails(syscall.ECONNREFUSED))
+	if _, err := r.dial(r.t.Context()); err == nil {
+		r.t.Error("a dial of a broken backend succeeded")
+	}
+}
+
+// mends ends that, and has the authority know it.
+func (r *rig) mends() {
+	r.back.whenDialed(nil)
+	r.slots.comesUp()
+	r.TopUp()
 }
 
 // created is create, and waits for it.

@@ -16,23 +16,25 @@ const (
 	Used                        // its session ended: a client's bytes have passed on it
 	Failed                      // it, or its backend, failed
 	Shutdown                    // the pool was closed
+	Surplus                     // more lay idle than there may be: its backend is drained, or max was lowered
 	numReasons
 )
 
 var reasonNames = [numReasons]string{"fit", "virgin_timeout", "idle_timeout", "lifetime", "backend_closed",
-	"stray_bytes", "used", "failed", "shutdown"}
+	"stray_bytes", "used", "failed", "shutdown", "surplus"}
 
 // String returns the name of the reason, as logs and metrics have it.
 func (r Reason) String() string { return reasonNames[r] }
 
 type counters struct {
-	dials, dialErrors, ready atomic.Int64
-	closed                   [numReasons]atomic.Int64
+	dials, dialed, dialErrors, ready atomic.Int64
+	closed                           [numReasons]atomic.Int64
 }
 
 // Stats counts what a pool has done since it was made.
 type Stats struct {
-	Dials      int64            // dials begun, for clients, ahead and by the prober
+	Dials      int64            // dials begun, for clients and ahead
+	Dialed     int64            // dials that gave a connection
 	DialErrors int64            // dials failed
 	Ready      int64            // leases that found an idle connection
 	Closed     map[string]int64 // connections closed, by the name of the Reason
@@ -42,6 +44,7 @@ type Stats struct {
 func (p *Pool) Stats() Stats {
 	s := Stats{
 		Dials:      p.counters.dials.Load(),
+		Dialed:     p.counters.dialed.Load(),
 		DialErrors: p.counters.dialErrors.Load(),
 		Ready:      p.counters.ready.Load(),
 		Closed:     make(map[string]int64),

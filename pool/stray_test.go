@@ -20,7 +20,7 @@ func TestBytesThatNobodyAskedForAreShownAndEndTheConnection(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var shown []Conn
-				r := running(t, func(cfg *Config) {
+				r := running(t, func(cfg *setup) {
 					cfg.Silent = tt.silent
 					cfg.Stray = func(c Conn) { shown = append(shown, c) }
 				})

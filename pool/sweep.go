@@ -80,20 +80,26 @@ func (p *Pool) expiry(c *pooled) (time.Time, Reason) {
 	return at, reason
 }
 
-// sweep closes the idle connections that are unfit, and has the next sweep come
-// when the time of one of the others is up.
+// sweep closes the idle connections that are unfit or surplus, and has the next sweep
+// come when the time of one of the others is up.
 func (p *Pool) sweep(now time.Time) {
 	p.due.reset(now.Add(forever))
 	if over := p.rest.over(); !over.IsZero() {
 		p.due.lower(over)
 	}
+	surplus := p.cfg.Slots.Surplus()
 	p.closeIdle(func(c *pooled) Reason {
 		reason := p.unfit(c, now)
-		if reason == fit {
-			at, _ := p.expiry(c)
-			p.due.lower(at)
+		if reason == fit && surplus > 0 {
+			reason = Surplus
 		}
-		return reason
+		if reason != fit {
+			surplus--
+			return reason
+		}
+		at, _ := p.expiry(c)
+		p.due.lower(at)
+		return fit
 	})
 }
 

@@ -264,7 +264,7 @@ func TestRunSleepsWhereNothingIsToDo(t *testing.T) {
 func TestDialsAheadHaveRunLookOnceInAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const dials = 50
-		r := newRig(t, func(cfg *Config) { cfg.Max = dials })
+		r := newRig(t, func(cfg *setup) { cfg.Max = dials })
 		r.due.reset(time.Now().Add(forever))
 		wakes := 0
 		for range dials {
@@ -313,4 +313,73 @@ func TestAConnectionLeasedSoonIsNeverWatched(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A lowered max leaves more idle than there may be: Trim closes the oldest, and as
+// many as are too many.
+func TestTrimClosesTheSurplus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := running(t, nil)
+		var conns []*fakeConn
+		var leases []*Lease
+		for range 5 {
+			l := r.mustDial()
+			conns, leases = append(conns, l.Conn().(*fakeConn)), append(leases, l)
+			time.Sleep(time.Millisecond)
+		}
+		for _, l := range leases[1:] {
+			r.keep(l, true)
+		}
+		closed := func() (n int) {
+			for _, c := range conns {
+				if c.lived() > 0 {
+					n++
+				}
+			}
+			return n
+		}
+		r.Trim()
+		synctest.Wait()
+		if n := closed(); n != 0 {
+			t.Errorf("%d were closed, with as many open as there may be", n)
+		}
+		r.slots.setMax(3)
+		r.Trim()
+		synctest.Wait()
+		if n := closed(); n != 2 || conns[1].lived() == 0 || conns[2].lived() == 0 {
+			t.Errorf("%d were closed, want the two oldest of four idle", n)
+		}
+		if n := r.Stats().Closed["surplus"]; n != 2 {
+			t.Errorf("%d were closed as surplus, want 2", n)
+		}
+		r.slots.setMax(1)
+		r.Trim()
+		synctest.Wait()
+		if n := closed(); n != 4 || conns[0].lived() > 0 {
+			t.Errorf("%d were closed, want all but the leased one", n)
+		}
+	})
+}
+
+// One that ends by itself is one less to be closed.
+func TestTrimCountsTheUnfit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		var conns []*fakeConn
+		var leases []*Lease
+		for range 3 {
+			l := r.mustDial()
+			conns, leases = append(conns, l.Conn().(*fakeConn)), append(leases, l)
+		}
+		for _, l := range leases { // puddle gives the newest first
+			r.keep(l, true)
+		}
+		conns[0].says(false, fin)
+		conns[1].says(false, fin)
+		r.slots.setMax(1)
+		r.sweep(time.Now())
+		if got := r.Stats().Closed; got["surplus"] != 0 || got["backend_closed"] != 2 {
+			t.Errorf("closed %v, want the two that have ended", got)
+		}
+	})
 }

@@ -10,7 +10,7 @@ import (
 // places are the sessions that there may be at once. Each is reserved before its
 // client is accepted, with the descriptors that it will need.
 type places struct {
-	most     int64
+	most     atomic.Int64
 	taken    atomic.Int64
 	starving atomic.Int64 // sessions that wait for a descriptor to dial with
 	refused  atomic.Bool  // the listener was told that there is none, and waits to hear of one
@@ -34,7 +34,7 @@ func (p *places) refuse() bool {
 func (p *places) take() bool {
 	for p.starving.Load() == 0 {
 		n := p.taken.Load()
-		if n >= p.most {
+		if n >= p.most.Load() {
 			return false
 		}
 		if p.taken.CompareAndSwap(n, n+1) {
@@ -45,7 +45,7 @@ func (p *places) take() bool {
 }
 
 // crowded reports whether every place is taken.
-func (p *places) crowded() bool { return p.taken.Load() >= p.most }
+func (p *places) crowded() bool { return p.taken.Load() >= p.most.Load() }
 
 // entrance is the server as its listener sees it.
 type entrance struct {
@@ -82,8 +82,16 @@ func (e *entrance) Accepted(client engine.Conn) {
 	}
 	e.sessions.Add(1) // forget tells when it has ended
 	e.running.Add(1)
-	s := &session{srv: e.Server, id: e.ids.Add(1), client: client, start: e.clock()}
-	s.run()
+	e.newSession(client).run()
+}
+
+func (srv *Server) newSession(client engine.Conn) *session {
+	if !srv.cfg.Registry {
+		return &session{srv: srv, id: srv.ids.Add(1), client: client, start: srv.clock()}
+	}
+	r := &registered{session: session{srv: srv, id: srv.ids.Add(1), client: client, start: srv.clock()}}
+	srv.register(r)
+	return &r.session
 }
 
 // Failed says that clients cannot be accepted, and has the listener rest, longer each

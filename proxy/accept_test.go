@@ -44,7 +44,7 @@ func (l *narrow) Resume() {
 func TestNoWakeUpOfTheListenerIsLost(t *testing.T) {
 	for most := int64(1); most <= 3; most++ {
 		srv := &Server{}
-		srv.places.most = most
+		srv.places.most.Store(most)
 		var taken atomic.Int64
 		ln := &narrow{clients: 30000, resumec: make(chan struct{}, 1), came: func() {
 			if n := taken.Add(1); n > most {
@@ -93,7 +93,7 @@ func TestManyShortClientsPassThroughFewPlaces(t *testing.T) {
 
 func testManyShortClientsPassThroughFewPlaces(t *testing.T) {
 	for most := 1; most <= 3; most++ {
-		cfg := config(backend(t, 4, echo))
+		cfg := config(testBackend(t, 4, echo))
 		cfg.MaxClients = most
 		f := start(t, cfg)
 		var clients sync.WaitGroup
@@ -125,7 +125,7 @@ func testManyShortClientsPassThroughFewPlaces(t *testing.T) {
 // when there is one again.
 func TestNobodyIsAdmittedWhileSessionsStarve(t *testing.T) {
 	srv := &Server{}
-	srv.places.most = 10
+	srv.places.most.Store(10)
 	ln := &narrow{resumec: make(chan struct{}, 1)}
 	srv.listener = ln
 	e := &entrance{Server: srv}
@@ -149,7 +149,7 @@ func TestAClientThatComesEndsTheGrowthOfThePause(t *testing.T) {
 }
 
 func testAClientThatComesEndsTheGrowthOfThePause(t *testing.T) {
-	f := start(t, config(backend(t, 1, echo)))
+	f := start(t, config(testBackend(t, 1, echo)))
 	e := &entrance{Server: f.Server}
 	for range 3 {
 		e.Failed(net.ErrClosed)
@@ -173,11 +173,11 @@ func testAClientThatComesEndsTheGrowthOfThePause(t *testing.T) {
 func TestPlaceThatIsFreeByNowIsNotRefused(t *testing.T) {
 	for name, makesRoom := range map[string]func(srv *Server){
 		"a session ends": func(srv *Server) { srv.sessions.Add(1); srv.forget() },
-		"one is fed":     func(srv *Server) { srv.places.most++; srv.starve(-1) },
+		"one is fed":     func(srv *Server) { srv.places.most.Add(1); srv.starve(-1) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := &Server{listener: &narrow{resumec: make(chan struct{}, 1)}}
-			srv.places.most = 1
+			srv.places.most.Store(1)
 			if !srv.places.reserve() || srv.places.take() {
 				t.Fatal("there is not one place")
 			}

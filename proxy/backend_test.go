@@ -22,7 +22,7 @@ func testDeadBackendAmongThreeCostsClientsNothing(t *testing.T) {
 	for _, minIdle := range []int{0, 2, -1} {
 		t.Run(fmt.Sprint("min idle ", minIdle), func(t *testing.T) {
 			down, _ := dead(t, 8)
-			cfg := config(backend(t, 8, echo), down, backend(t, 8, echo))
+			cfg := config(testBackend(t, 8, echo), down, testBackend(t, 8, echo))
 			cfg.MinIdle = minIdle
 			f := start(t, cfg)
 			begin := time.Now()
@@ -103,8 +103,8 @@ func TestSilentBackendHoldsOnlyItsOwnSlots(t *testing.T) {
 
 func testSilentBackendHoldsOnlyItsOwnSlots(t *testing.T) {
 	ended := t.Context().Done()
-	mute := backend(t, 2, func(proxytest.Conn) { <-ended })
-	f := start(t, config(mute, backend(t, 2, echo)))
+	mute := testBackend(t, 2, func(proxytest.Conn) { <-ended })
+	f := start(t, config(mute, testBackend(t, 2, echo)))
 	var first []proxytest.Conn
 	for range 4 { // which go to the silent one, the other, the other and the silent one
 		first = append(first, f.dial(t))
@@ -167,7 +167,7 @@ func TestBackendThatSpeaksAndClosesIsHeard(t *testing.T) {
 
 func testBackendThatSpeaksAndClosesIsHeard(t *testing.T) {
 	var accepted atomic.Int64
-	be := backend(t, 4, func(c proxytest.Conn) {
+	be := testBackend(t, 4, func(c proxytest.Conn) {
 		accepted.Add(1)
 		io.WriteString(c, "too busy")
 	})
@@ -191,7 +191,7 @@ func TestHangingDialDoesNotHoldTheQueue(t *testing.T) {
 
 func testHangingDialDoesNotHoldTheQueue(t *testing.T) {
 	hanging := at(hang(t), 1)
-	cfg := config(hanging, backend(t, 1, echo))
+	cfg := config(hanging, testBackend(t, 1, echo))
 	cfg.DialTimeout = 700 * time.Millisecond
 	f := start(t, cfg)
 	first := f.dial(t) // the first of equals
@@ -223,7 +223,7 @@ func TestHalfClosedClientIsServedAfterAHangingDial(t *testing.T) {
 
 func testHalfClosedClientIsServedAfterAHangingDial(t *testing.T) {
 	hanging := at(hang(t), 1)
-	cfg := config(hanging, backend(t, 1, echo))
+	cfg := config(hanging, testBackend(t, 1, echo))
 	cfg.DialTimeout = 300 * time.Millisecond
 	f := start(t, cfg)
 	c := f.dial(t)

@@ -1,10 +1,6 @@
 package proxy
 
-import (
-	"time"
-
-	"forebay/balance"
-)
+import "time"
 
 // alarm is the one timer for the deadlines of all who wait. Most are served long
 // before, so it is set to the earliest deadline, and left alone when that one is
@@ -45,7 +41,7 @@ func (d *dispatcher) expire() {
 		if now.Before(w.deadline) {
 			d.expireAt(w.deadline)
 		} else {
-			d.grant(w, balance.Choice{}, errAcquireTimeout)
+			d.grant(w, choice{}, errAcquireTimeout)
 		}
 		return true
 	})

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"forebay/balance"
 )
 
 func TestEachWaitEndsAtItsOwnDeadline(t *testing.T) {
@@ -18,7 +16,7 @@ func TestEachWaitEndsAtItsOwnDeadline(t *testing.T) {
 		ended := map[uint64]time.Duration{}
 		for i, patience := range []time.Duration{3, 5, 1, 4, 2, 1, 6} { // seconds
 			w, _ := newWaiter(claim{ticket: uint64(i)}, patience*time.Second)
-			w.granted = func(balance.Choice, error) {
+			w.granted = func(choice, error) {
 				mu.Lock()
 				defer mu.Unlock()
 				ended[w.ticket] = time.Since(begin) / time.Second

@@ -91,8 +91,8 @@ func TestQuietSessionHoldsTwoDescriptors(t *testing.T) {
 }
 
 func testQuietSessionHoldsTwoDescriptors(t *testing.T) {
-	const sessions, each = 20, 4                       // its client and its backend are here too, with one each
-	f := start(t, config(backend(t, 1000, fickle(t)))) // echo would hold pipes, to splice
+	const sessions, each = 20, 4                           // its client and its backend are here too, with one each
+	f := start(t, config(testBackend(t, 1000, fickle(t)))) // echo would hold pipes, to splice
 	f.occupy(t)
 	got := 0
 	for range 5 { // something of an earlier test may be closed meanwhile
@@ -115,7 +115,7 @@ func testNoDescriptorIsLeftAfterShutdown(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which would close what was lost
 	play := func(t *testing.T) {
 		down, _ := dead(t, 2)
-		cfg := config(backend(t, 2, fickle(t)), down, backend(t, 2, fickle(t)))
+		cfg := config(testBackend(t, 2, fickle(t)), down, testBackend(t, 2, fickle(t)))
 		cfg.MinIdle = 2
 		cfg.VirginTimeout = 5 * time.Millisecond
 		cfg.HalfCloseTimeout = 20 * time.Millisecond

@@ -135,7 +135,7 @@ func TestDescriptorsThatRunOutStopNobody(t *testing.T) {
 
 func testDescriptorsThatRunOutStopNobody(t *testing.T) {
 	begin := time.Now()
-	be := backend(t, 100, fickle(t))
+	be := testBackend(t, 100, fickle(t))
 	c := startChild(t, "proxy short of descriptors", backendEnv+"="+be.Addr)
 	addr, err := net.ResolveTCPAddr("tcp", c.line(t))
 	if err != nil {

@@ -7,7 +7,8 @@ import (
 )
 
 // firstByte is a client's wait for its first byte, before it gets a lease. It ends
-// with the first of these: a byte, its time, the client's leaving, shutdown.
+// with the first of these: a byte, its time, the client's leaving, its being disconnected,
+// shutdown.
 type firstByte struct {
 	s     *session
 	mu    sync.Mutex // held while the three below begin: what ends one of them ends all
@@ -22,12 +23,24 @@ type firstByte struct {
 // most for the first-byte wait.
 func (s *session) awaitFirstByte() {
 	f := &firstByte{s: s}
+	if why := f.begin(); why != nil {
+		f.leave(why)
+	}
+}
+
+// begin returns why the session has been ended already; nil: it has not.
+func (f *firstByte) begin() (why error) {
+	s := f.s
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.unwatch = s.client.Watch(f.look)
 	f.timer = time.AfterFunc(s.srv.cfg.FirstByteWait, func() { f.end(nil) })
 	f.forgetEnd = context.AfterFunc(s.srv.drainCtx, func() { f.end(errShutdown) })
+	return s.waitsFor(f)
 }
+
+// leave ends it, from any goroutine but the watch's.
+func (f *firstByte) leave(why error) { f.end(why) }
 
 func (f *firstByte) look(bytes bool, end error) (more bool) {
 	switch {
@@ -49,6 +62,7 @@ func (f *firstByte) end(err error) {
 	f.unwatch()
 	f.timer.Stop()
 	f.forgetEnd()
+	f.s.waitsFor(nil)
 	if err != nil {
 		f.s.end(refusal(err), err)
 		return

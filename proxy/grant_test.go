@@ -28,8 +28,8 @@ func TestGrantsAreToldInOrderWithoutTheLock(t *testing.T) {
 		change func(d *dispatcher)
 		err    error
 	}{
-		{name: "a backend comes up", change: func(d *dispatcher) { slots{d, 0}.Up() }},
-		{name: "the other backend goes down", change: func(d *dispatcher) { slots{d, 1}.Down(errors.New("down")) }, err: balance.ErrNone},
+		{name: "a backend comes up", change: func(d *dispatcher) { d.up(d.at(0)) }},
+		{name: "the other backend goes down", change: func(d *dispatcher) { d.down(d.at(1), errors.New("down")) }, err: balance.ErrNone},
 		{name: "close", change: (*dispatcher).close, err: errShutdown},
 		{name: "cut", change: (*dispatcher).cut, err: errShutdown},
 		{name: "the acquire timeout", change: func(*dispatcher) { time.Sleep(longWait); synctest.Wait() }, err: errAcquireTimeout},
@@ -38,12 +38,12 @@ func TestGrantsAreToldInOrderWithoutTheLock(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newTestDispatcher(t, waiters, 10, waiters, 1)
-				slots{d, 0}.Down(errors.New("down"))
+				d.down(d.at(0), errors.New("down"))
 				fill(t, d)
 				var told []uint64
 				for _, ticket := range []uint64{3, 1, 5, 2, 4} {
 					w, _ := newWaiter(claim{ticket: ticket}, longWait)
-					w.granted = func(_ balance.Choice, err error) {
+					w.granted = func(_ choice, err error) {
 						if _, waiting := d.loads(); waiting != 0 { // with the lock held it would hang
 							t.Errorf("%d still wait as session %d is told", waiting, ticket)
 						}
@@ -70,13 +70,13 @@ func TestGrantMayGiveItsSlotOnAtOnce(t *testing.T) {
 	var told []uint64
 	for ticket := range uint64(10) {
 		w, _ := newWaiter(claim{ticket: ticket}, longWait)
-		w.granted = func(c balance.Choice, err error) {
+		w.granted = func(c choice, err error) {
 			told = append(told, ticket)
 			d.giveBack(c)
 		}
 		d.join(w)
 	}
-	d.move(0, balance.Leased, balance.Free)
+	d.move(d.at(0), balance.Leased, balance.Free)
 	if !slices.Equal(told, []uint64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}) {
 		t.Errorf("told in the order %v, want all of them", told)
 	}
@@ -107,7 +107,7 @@ func TestLeaveAndGrantHaveOneWinner(t *testing.T) {
 			})
 		}
 		for range 2 {
-			wg.Go(func() { d.move(0, balance.Leased, balance.Free) })
+			wg.Go(func() { d.move(d.at(0), balance.Leased, balance.Free) })
 		}
 		wg.Wait()
 		wantSlots(t, d, 0, map[balance.State]int{balance.Free: 2})
@@ -134,7 +134,7 @@ func TestEstablishedWaitOnUntilTheyAreCut(t *testing.T) {
 	if _, waiting := d.loads(); waiting != 2 {
 		t.Errorf("%d wait, want the established two", waiting)
 	}
-	d.move(0, balance.Leased, balance.Free)
+	d.move(d.at(0), balance.Leased, balance.Free)
 	if g := <-firstc; g.err != nil {
 		t.Errorf("the first has %+v, want the slot", g)
 	}
@@ -171,7 +171,7 @@ func TestClientsThatLeaveAtAnyMomentLoseNoSlot(t *testing.T) {
 }
 
 func testClientsThatLeaveAtAnyMomentLoseNoSlot(t *testing.T) {
-	cfg := config(backend(t, 1, echo), backend(t, 2, echo))
+	cfg := config(testBackend(t, 1, echo), testBackend(t, 2, echo))
 	f := start(t, cfg)
 	var served, gone atomic.Int64
 	var wg sync.WaitGroup
@@ -223,7 +223,7 @@ func TestClientThatHasLeftNeitherWaitsNorDials(t *testing.T) {
 }
 
 func testClientThatHasLeftNeitherWaitsNorDials(t *testing.T) {
-	cfg := config(backend(t, 1, echo))
+	cfg := config(testBackend(t, 1, echo))
 	g := newGated(t)
 	cfg.Engine = g
 	f := start(t, cfg)
@@ -261,12 +261,12 @@ func TestSlotOfAClientThatLeftAsItWasGrantedIsGivenBack(t *testing.T) {
 }
 
 func testSlotOfAClientThatLeftAsItWasGrantedIsGivenBack(t *testing.T) {
-	f := start(t, config(backend(t, 2, echo), backend(t, 1, echo)))
-	slots{f.dispatcher, 0}.Down(errors.New("down"))
+	f := start(t, config(testBackend(t, 2, echo), testBackend(t, 1, echo)))
+	f.dispatcher.down(f.dispatcher.at(0), errors.New("down"))
 	f.occupy(t) // the other backend
 	client := &leavingAtWill{}
 	older, olderc := newWaiter(claim{ticket: 0}, longWait)
-	older.granted = func(c balance.Choice, err error) {
+	older.granted = func(c choice, err error) {
 		client.leave()
 		olderc <- grant{c, err}
 	}
@@ -274,7 +274,7 @@ func testSlotOfAClientThatLeftAsItWasGrantedIsGivenBack(t *testing.T) {
 	answerc := make(chan error, 1)
 	(&session{srv: f.Server, client: client}).acquire(func(_ *lease, err error) { answerc <- err })
 	f.waiting(t, 2)
-	slots{f.dispatcher, 0}.Up() // has slots for both
+	f.dispatcher.up(f.dispatcher.at(0)) // has slots for both
 	f.dispatcher.giveBack(proxytest.Receive(t, olderc, "the slot of the older").choice)
 	if err := proxytest.Receive(t, answerc, "the answer"); err != errClientLeft {
 		t.Errorf("acquire = %v, want errClientLeft", err)

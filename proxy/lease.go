@@ -23,7 +23,7 @@ const (
 // lease is a session's hold on one connection of one backend.
 type lease struct {
 	*pool.Lease
-	backend int
+	backend *backend
 	ready   bool // it did not wait for a dial
 }
 
@@ -47,11 +47,12 @@ type acquire struct {
 	unwatch func()    // nil before the client is watched
 
 	// The wait for dials, begun by the first.
-	ctx  context.Context
-	stop func()
+	ctx   context.Context
+	until time.Time // its deadline
+	stop  func()
 
-	mu   sync.Mutex // orders the client's leaving and what it is to end
-	left bool
+	mu   sync.Mutex              // orders the client's leaving and what it is to end
+	gone error                   // why nobody waits any more: the client left, or is disconnected
 	quit context.CancelCauseFunc // of ctx
 }
 
@@ -65,20 +66,24 @@ func (s *session) acquire(done func(*lease, error)) {
 	}
 	asks := claim{ticket: s.ticket, established: s.again}
 	choice, err := s.srv.dispatcher.pick(asks)
-	if err == nil && choice.Ready {
-		if l := s.take(choice.Backend); l != nil {
+	if err == nil && choice.ready {
+		if l := s.take(choice.backend); l != nil {
 			done(l, nil)
 			return
 		}
-		choice.Ready = false
+		choice.ready = false
 	}
 	a := &acquire{s: s, done: done, pause: firstLocalPause, begun: time.Now()}
-	a.waiter = waiter{claim: asks, deadline: a.begun.Add(s.srv.cfg.AcquireTimeout), granted: a.granted}
+	a.waiter = waiter{claim: asks, deadline: a.begun.Add(s.srv.cfg.AcquireTimeout), granted: a.granted,
+		standing: standing{left: s.srv.cfg.PauseTimeout}}
+	if why := s.waitsFor(a); why != nil {
+		a.leave(why) // before it waits for anything: each step will see it
+	}
 	a.next(choice, err)
 }
 
 // next goes on with what a pick has given.
-func (a *acquire) next(c balance.Choice, err error) {
+func (a *acquire) next(c choice, err error) {
 	if errors.Is(err, balance.ErrFull) {
 		var waits bool
 		if waits, c, err = a.join(); waits {
@@ -94,61 +99,63 @@ func (a *acquire) next(c balance.Choice, err error) {
 
 // join has the session wait in the queue. The client is watched before it is there,
 // so that it can leave; where it had left by then, nobody else takes it out.
-func (a *acquire) join() (waits bool, c balance.Choice, err error) {
+func (a *acquire) join() (waits bool, c choice, err error) {
 	a.watch()
 	a.joined = time.Now()
+	a.s.shows(Waiting)
 	waits, c, err = a.s.srv.dispatcher.join(&a.waiter)
-	if waits && a.hasLeft() && a.s.srv.dispatcher.leave(&a.waiter) {
+	if why := a.whyGone(); waits && why != nil && a.s.srv.dispatcher.leave(&a.waiter) {
 		a.waited()
-		return false, c, errClientLeft
+		return false, c, why
 	}
 	return waits, c, err
 }
 
 // granted goes on when the wait in the queue has ended.
-func (a *acquire) granted(c balance.Choice, err error) {
+func (a *acquire) granted(c choice, err error) {
 	a.waited()
-	if err == nil && a.hasLeft() {
+	if why := a.whyGone(); err == nil && why != nil {
 		a.s.srv.dispatcher.giveBack(c)
-		err = errClientLeft
+		err = why
 	}
 	a.next(c, err)
 }
 
 // waited counts a wait in the queue.
-func (a *acquire) waited() { a.s.srv.counters.waited(time.Since(a.joined)) }
+func (a *acquire) waited() { a.s.srv.waited(time.Since(a.joined)) }
 
 // open makes a lease of a reserved slot.
-func (a *acquire) open(c balance.Choice) {
-	if c.Ready {
-		if l := a.s.take(c.Backend); l != nil {
+func (a *acquire) open(c choice) {
+	if c.ready {
+		if l := a.s.take(c.backend); l != nil {
 			a.finish(l, nil)
 			return
 		}
 	}
 	a.watch()
-	a.s.srv.sessions.Go(func() { a.dial(c.Backend) })
+	a.s.srv.sessions.Go(func() { a.dial(c.backend) })
 }
 
-// take leases the idle connection that is reserved at backend i. Where that cannot
+// take leases the idle connection that is reserved at backend b. Where that cannot
 // serve, the slot is for a dial.
-func (s *session) take(i int) *lease {
-	l := s.srv.pools[i].Take()
-	if l != nil && !(s.pinned && l.Used()) {
-		return &lease{Lease: l, backend: i, ready: true}
+func (s *session) take(b *backend) *lease {
+	l := b.pool.Take()
+	if l != nil && (s.pinned == nil || !l.Used()) {
+		return &lease{Lease: l, backend: b, ready: true}
 	}
 	if l != nil {
 		l.Close(pool.Used) // its slot goes to one that nobody has used
 	}
-	s.srv.dispatcher.move(i, balance.Leased, balance.Dialing)
+	s.srv.dispatcher.move(b, balance.Leased, balance.Dialing)
 	return nil
 }
 
 // dial makes a lease of a slot that is reserved for a dial. It waits, as nothing
 // else does, and has a goroutine.
-func (a *acquire) dial(i int) {
+func (a *acquire) dial(b *backend) {
 	a.wait()
-	l, err := a.dialIn(i)
+	a.s.shows(Dialing)
+	l, err := a.dialIn(b)
 	switch {
 	case err == nil:
 		a.finish(l, nil)
@@ -159,7 +166,7 @@ func (a *acquire) dial(i int) {
 	}
 	a.last = err
 	if !pool.IsLocal(err) {
-		a.tried = without(a.tried, i)
+		a.tried = without(a.tried, b)
 	} else if err := a.rest(outOfDescriptors(err)); err != nil {
 		a.finish(nil, a.explain(err))
 		return
@@ -167,22 +174,21 @@ func (a *acquire) dial(i int) {
 	a.next(a.s.srv.dispatcher.pick(a.claim))
 }
 
-// dialIn dials in a slot of backend i, which is free again after an error.
-func (a *acquire) dialIn(i int) (*lease, error) {
+// dialIn dials in a slot of backend b, which is free again after an error.
+func (a *acquire) dialIn(b *backend) (*lease, error) {
 	srv := a.s.srv
-	p := srv.pools[i]
-	l, err := p.Dial(a.ctx)
-	for err == nil && a.s.pinned && l.Used() { // another session's came into the idle set behind the dial
+	l, err := b.pool.Dial(a.ctx)
+	for err == nil && a.s.pinned != nil && l.Used() { // another session's came into the idle set behind the dial
 		l.Close(pool.Used)
-		l, err = p.Dial(a.ctx)
+		l, err = b.pool.Dial(a.ctx)
 	}
 	switch {
 	case err == nil:
-		srv.dispatcher.dialed(i)
-		return &lease{Lease: l, backend: i}, nil
+		srv.dispatcher.dialed(b)
+		return &lease{Lease: l, backend: b}, nil
 	case errors.Is(err, pool.ErrOrphaned): // the pool goes on with the dial, and has the slot
 	default:
-		srv.dispatcher.move(i, balance.Dialing, balance.Free)
+		srv.dispatcher.move(b, balance.Dialing, balance.Free)
 	}
 	return nil, err
 }
@@ -195,9 +201,10 @@ func (a *acquire) finish(l *lease, err error) {
 	if a.stop != nil {
 		a.stop()
 	}
-	if err == nil && a.hasLeft() {
+	a.s.waitsFor(nil)
+	if why := a.whyGone(); err == nil && why != nil {
 		a.s.srv.keep(l, false) // it left as its turn came
-		l, err = nil, errClientLeft
+		l, err = nil, why
 	}
 	a.s.wait += time.Since(a.begun)
 	a.done(l, err)
@@ -215,11 +222,16 @@ func (a *acquire) explain(err error) error {
 	return err
 }
 
-// wait begins the wait for dials, once: it ends with the acquire timeout, at shutdown
-// (for an established session: when it is cut), or when the client leaves.
+// wait begins the wait for dials, once, or again where the deadline has been put off by
+// a pause: it ends with the acquire timeout, at shutdown (for an established session:
+// when it is cut), or when the client leaves.
 func (a *acquire) wait() {
-	if a.ctx != nil {
+	switch {
+	case a.ctx == nil:
+	case a.until.Equal(a.deadline):
 		return
+	default:
+		a.stop()
 	}
 	life := a.s.srv.drainCtx
 	if a.established {
@@ -227,7 +239,7 @@ func (a *acquire) wait() {
 	}
 	life, quit := context.WithCancelCause(life)
 	ctx, stopTimer := context.WithDeadlineCause(life, a.deadline, errAcquireTimeout)
-	a.ctx = ctx
+	a.ctx, a.until = ctx, a.deadline
 	a.stop = func() {
 		quit(nil)
 		stopTimer()
@@ -235,8 +247,8 @@ func (a *acquire) wait() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.quit = quit
-	if a.left {
-		quit(errClientLeft)
+	if a.gone != nil {
+		quit(a.gone)
 	}
 }
 
@@ -249,27 +261,35 @@ func (a *acquire) watch() {
 
 // look ends the waiting of a client that has left.
 func (a *acquire) look(bytes bool, end error) (more bool) {
-	srv := a.s.srv
-	if !hasLeft(bytes || a.s.hasSpoken(), end, srv.cfg.AbortOnFIN) {
+	if !hasLeft(bytes || a.s.hasSpoken(), end, a.s.srv.cfg.AbortOnFIN) {
 		return true
 	}
-	a.mu.Lock()
-	a.left = true
-	if a.quit != nil {
-		a.quit(errClientLeft)
-	}
-	a.mu.Unlock()
-	if srv.dispatcher.leave(&a.waiter) {
-		a.waited()
-		srv.sessions.Go(func() { a.finish(nil, errClientLeft) }) // a watch is not stopped from within
-	}
+	a.leave(errClientLeft)
 	return false
 }
 
-func (a *acquire) hasLeft() bool {
+// leave ends the waiting because of why, from any goroutine.
+func (a *acquire) leave(why error) {
+	a.mu.Lock()
+	if a.gone == nil {
+		a.gone = why
+	}
+	if a.quit != nil {
+		a.quit(why)
+	}
+	a.mu.Unlock()
+	srv := a.s.srv
+	if srv.dispatcher.leave(&a.waiter) {
+		a.waited()
+		srv.sessions.Go(func() { a.finish(nil, why) }) // a watch is not stopped from within
+	}
+}
+
+// whyGone returns why nobody waits any more; nil: somebody does.
+func (a *acquire) whyGone() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.left
+	return a.gone
 }
 
 // hasSpoken reports whether bytes of the client have been taken that wait to be

@@ -20,7 +20,7 @@ func TestEachBackendIsTriedOnce(t *testing.T) {
 }
 
 func testEachBackendIsTriedOnce(t *testing.T) {
-	cfg := config(backend(t, 2, echo), backend(t, 1, echo))
+	cfg := config(testBackend(t, 2, echo), testBackend(t, 1, echo))
 	g := newGated(t)
 	cfg.Engine = g
 	f := start(t, cfg)
@@ -39,9 +39,9 @@ func testEachBackendIsTriedOnce(t *testing.T) {
 	third := f.dial(t)
 	let(errors.New("no"))
 	f.waiting(t, 1)
-	let(nil) // the prober's
-	f.slots(t, 0, balance.Idle, 1)
+	f.isUp(t, 0)
 	fourth := f.dial(t)
+	let(nil)
 	ping(t, fourth)
 	f.waiting(t, 1)
 	second.Close()
@@ -98,7 +98,7 @@ func testSlotIsFreeOnlyWhenItsConnectionIsClosed(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			be := backend(t, 3, func(proxytest.Conn) {}) // closes at once
+			be := testBackend(t, 3, func(proxytest.Conn) {}) // closes at once
 			cfg := config(be)
 			o := &observed{Engine: enginetest.New(t)}
 			cfg.Engine = o
@@ -135,7 +135,7 @@ func TestLeaseOfAReadyConnectionBeginsNothing(t *testing.T) {
 }
 
 func testLeaseOfAReadyConnectionBeginsNothing(t *testing.T) {
-	cfg := config(backend(t, 1, echo))
+	cfg := config(testBackend(t, 1, echo))
 	cfg.MinIdle = 1
 	f := start(t, cfg)
 	f.slots(t, 0, balance.Idle, 1)

@@ -65,7 +65,7 @@ func testNothingIsLeftOfAServer(t *testing.T) {
 
 // serveCrowd serves clients that are served whole, that reset, and that are cut.
 func serveCrowd(t *testing.T) {
-	cfg := config(backend(t, 40, echo), backend(t, 40, echo))
+	cfg := config(testBackend(t, 40, echo), testBackend(t, 40, echo))
 	cfg.AcquireTimeout, cfg.ReuseQuiet = 20*time.Second, time.Millisecond
 	f := start(t, cfg)
 	var clients sync.WaitGroup

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -121,6 +122,7 @@ func (f *front) settled(t testing.TB) {
 	if s.Clients != 0 || s.Waiting != 0 || s.Buffered != 0 {
 		t.Errorf("at the end %d clients, %d waiting, %d bytes held; want none", s.Clients, s.Waiting, s.Buffered)
 	}
+	f.accounted(t, s)
 	counted := int64(0)
 	for _, n := range s.Ended {
 		counted += n
@@ -128,6 +130,34 @@ func (f *front) settled(t testing.TB) {
 	sessions := int64(f.ids.Load())
 	if lines := int64(len(f.book.with("session ended"))); counted != sessions || lines != sessions {
 		t.Errorf("%d sessions have %d counts and %d log lines, want one each", sessions, counted, lines)
+	}
+}
+
+// isUp waits until a backend is up.
+func (f *front) isUp(t testing.TB, i int) {
+	t.Helper()
+	proxytest.Eventually(t, "the backend to be up", func() bool { return f.Stats().Backends[i].Status == "up" })
+}
+
+// accounted checks that what is counted of each backend adds up.
+func (f *front) accounted(t testing.TB, s Stats) {
+	t.Helper()
+	var up, logged int64
+	for _, b := range s.Backends {
+		up += b.BytesUp
+		results := int64(0)
+		for _, n := range b.Results {
+			results += n
+		}
+		if results != b.Requests {
+			t.Errorf("%v has %d results %v of %d requests", b.Backend, results, b.Results, b.Requests)
+		}
+	}
+	for _, line := range f.book.with("session ended") {
+		logged += int64(line["bytes_up"].(float64))
+	}
+	if up != logged && len(f.book.with("backend is being removed")) == 0 { // what is gone counts no more
+		t.Errorf("%d bytes up are counted of the backends, %d logged of the sessions", up, logged)
 	}
 }
 
@@ -184,8 +214,8 @@ func (b *book) with(message string) (lines []map[string]any) {
 	return lines
 }
 
-// backend serves handle on a port of its own.
-func backend(t testing.TB, max int, handle func(proxytest.Conn)) Backend {
+// testBackend serves handle on a port of its own.
+func testBackend(t testing.TB, max int, handle func(proxytest.Conn)) Backend {
 	t.Helper()
 	return at(proxytest.Serve(t, "tcp", handle), max)
 }
@@ -201,7 +231,7 @@ func puppets(t testing.TB, max int) (Backend, <-chan proxytest.Conn) {
 	t.Helper()
 	conns := make(chan proxytest.Conn, 1000) // more than any test opens
 	ended := t.Context().Done()
-	return backend(t, max, func(c proxytest.Conn) {
+	return testBackend(t, max, func(c proxytest.Conn) {
 		c.SetDeadline(time.Now().Add(20 * time.Second))
 		conns <- c
 		<-ended
@@ -308,19 +338,28 @@ func reset(t testing.TB, c net.Conn) {
 // newTestDispatcher returns a dispatcher over backends of equal weight.
 func newTestDispatcher(t testing.TB, parallel, limit int, maxes ...int) *dispatcher {
 	t.Helper()
-	backends := make([]balance.Backend, len(maxes))
-	for i, m := range maxes {
-		backends[i] = balance.Backend{Max: m, Weight: 1}
+	d := newDispatcher(parallel, limit, noEvents{})
+	d.begin()
+	for _, m := range maxes {
+		addTo(t, d, Backend{Max: m, Weight: 1})
 	}
-	bal, err := balance.New(backends)
-	if err != nil {
+	return d
+}
+
+func addTo(t testing.TB, d *dispatcher, b Backend) {
+	t.Helper()
+	b.Network, b.Addr = "tcp", fmt.Sprint("backend:", len(d.backends))
+	if err := d.add(&backend{name: b.String(), dispatched: dispatched{Backend: b}}); err != nil {
 		t.Fatal(err)
 	}
-	return newDispatcher(bal, len(maxes), parallel, limit, noEvents{})
 }
 
 type noEvents struct{}
 
-func (noEvents) backendDown(int, error) {}
-func (noEvents) backendUp(int)          {}
-func (noEvents) backendHasRoom(int)     {}
+func (noEvents) backendBegins(*backend)           {}
+func (noEvents) backendDown(*backend, error)      {}
+func (noEvents) backendStillDown(*backend, error) {}
+func (noEvents) backendUp(*backend)               {}
+func (noEvents) backendRises(*backend, int)       {}
+func (noEvents) backendHasRoom(*backend)          {}
+func (noEvents) backendHasSurplus(*backend)       {}

@@ -40,21 +40,38 @@ type outage struct {
 }
 
 // backendDown says that a backend is down: once an outage, and where outages come
-// fast, not before the next line is due. Further failed dials are summed.
-func (srv *Server) backendDown(i int, err error) {
-	o := &srv.outages[i]
+// fast, not before the next line is due. Dials that fail later are summed.
+func (srv *Server) backendDown(b *backend, err error) {
+	o := &b.outage
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.dials++
 	if o.since.IsZero() {
 		o.since, o.silent = time.Now(), true
 	}
+	srv.failedAgain(b, err)
+}
+
+// backendStillDown counts a dial that failed, if the backend is down.
+func (srv *Server) backendStillDown(b *backend, err error) {
+	o := &b.outage
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.since.IsZero() {
+		srv.failedAgain(b, err)
+	}
+}
+
+// failedAgain counts a failure of an outage, with its lock held, and says it if the line is
+// due still that the backend is down.
+func (srv *Server) failedAgain(b *backend, err error) {
+	o := &b.outage
+	o.dials++
 	if !o.silent {
 		return
 	}
 	o.said.say(func(more int) {
 		o.silent = false
-		summed(srv.cfg.Log.Warn(), more).Str("backend", srv.names[i]).Err(err).Msg("backend is down")
+		summed(srv.cfg.Log.Warn(), more).Str("backend", b.name).Err(err).Msg("backend is down")
 	})
 }
 
@@ -67,12 +84,12 @@ func summed(e *zerolog.Event, more int) *zerolog.Event {
 }
 
 // backendUp says that it is up again, and for how long it was not.
-func (srv *Server) backendUp(i int) {
-	o := &srv.outages[i]
+func (srv *Server) backendUp(b *backend) {
+	o := &b.outage
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.silent && !o.since.IsZero() {
-		srv.cfg.Log.Info().Str("backend", srv.names[i]).Dur("down_ms", time.Since(o.since)).
+		srv.cfg.Log.Info().Str("backend", b.name).Dur("down_ms", time.Since(o.since)).
 			Int("failed_dials", o.dials).Msg("backend is up again")
 	}
 	o.since, o.dials = time.Time{}, 0

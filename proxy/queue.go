@@ -20,40 +20,54 @@ import (
 // Nobody waits in it: a waiter's granted is called, without the lock, by whoever
 // made the change.
 type dispatcher struct {
-	parallel int // dials at once, ahead and of a recovering backend
-	limit    int // of the queue
+	parallel int  // dials at once, ahead and of a recovering backend
+	limit    int  // of the queue
+	checks   bool // the backends are checked at intervals
+	tryDown  bool // backends that are down are better than none
 	events   dispatcherEvents
 
 	mu      sync.Mutex
 	bal     *balance.Balancer
 	waiters list.List // of *waiter, by ticket: the oldest session first
 	grants  []*waiter // out of the queue, to be told when the lock is given back
+	begun   bool      // the pools run
 	waited  bool      // somebody waits, or did when the lock was last given back
 	closed  bool      // nobody waits or dials ahead any more, but for the established
 	isCut   bool      // nor do these
+	paused  time.Time // since then nobody is served; zero: they are
 	alarm   alarm
-	health  []health
-	all     []int // every backend
+
+	// backends are those of the account, by index; nil where one is gone. The slice
+	// is replaced when they change, and never written to.
+	backends []*backend
+	tried    []int // scratch of pickLocked
 }
 
-// dispatcherEvents is told, without the lock, when a backend goes down or comes up
-// again, and when it has got room that no client waits for.
+// dispatcherEvents is told, without the lock, when a backend goes down, fails a dial or comes up
+// again, and when it has got room that no client waits for. The others are told with the
+// lock, and must not wait or ask for anything: backendBegins when its pool is to run,
+// backendRises when it has just come up, and backendHasSurplus.
 type dispatcherEvents interface {
-	backendDown(i int, err error)
-	backendUp(i int)
-	backendHasRoom(i int)
+	backendBegins(b *backend)
+	backendDown(b *backend, err error)
+	backendStillDown(b *backend, err error)
+	backendUp(b *backend)
+	backendRises(b *backend, ups int)
+	backendHasRoom(b *backend)
+	backendHasSurplus(b *backend)
 }
 
-// health is what the dispatcher knows of a backend besides its slots.
-type health struct {
-	err        error // of the newest failed dial, while the backend is down
-	recovering int   // dials that must still succeed before it counts as healthy
+// choice is a slot that was reserved: that of a connection that is ready, or one to
+// dial in.
+type choice struct {
+	backend *backend
+	ready   bool
 }
 
 // claim is what a session asks with.
 type claim struct {
-	ticket uint64 // its place: a lower one goes first
-	tried  []int  // the backends that have failed it
+	ticket uint64     // its place: a lower one goes first
+	tried  []*backend // those that have failed it
 
 	// established tells that the session has been relayed before, and lost a
 	// connection that its backend had ended: shutdown does not refuse it.
@@ -64,60 +78,88 @@ type claim struct {
 type waiter struct {
 	claim
 	deadline time.Time
+	standing standing
 
 	// granted is called once, when the wait has ended other than by leave: with a
 	// slot, or the reason why there will be none. It may be called under locks of the
 	// pool that made the change, and must not wait.
-	granted func(balance.Choice, error)
+	granted func(choice, error)
 
 	elem   *list.Element // nil out of the queue
-	choice balance.Choice
+	choice choice
 	err    error
 }
 
-func newDispatcher(bal *balance.Balancer, backends, parallel, limit int, events dispatcherEvents) *dispatcher {
-	d := &dispatcher{bal: bal, parallel: parallel, limit: limit, events: events, health: make([]health, backends)}
-	for i := range backends {
-		d.all = append(d.all, i)
-	}
-	return d
+func newDispatcher(parallel, limit int, events dispatcherEvents) *dispatcher {
+	return &dispatcher{bal: new(balance.Balancer), parallel: parallel, limit: limit, events: events}
 }
 
 // pick reserves a slot of a backend that may serve the claim, if one is there now.
 // balance.ErrFull means that waiting may help.
-func (d *dispatcher) pick(c claim) (balance.Choice, error) {
+func (d *dispatcher) pick(c claim) (choice, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.pickLocked(c)
 }
 
-func (d *dispatcher) pickLocked(c claim) (balance.Choice, error) {
+func (d *dispatcher) pickLocked(c claim) (choice, error) {
 	switch {
 	case d.closed && !c.established:
-		return balance.Choice{}, errShutdown
+		return choice{}, errShutdown
 	case d.isCut:
-		return balance.Choice{}, errCut
+		return choice{}, errCut
+	case !d.paused.IsZero():
+		return choice{}, balance.ErrFull
 	}
-	choice, err := d.bal.Pick(c.tried)
-	if errors.Is(err, balance.ErrNone) {
-		err = noBackendError{d.lastError()}
+	tried := d.indices(c.tried)
+	picked, err := d.bal.Pick(tried)
+	if errors.Is(err, balance.ErrNone) && d.tryDown {
+		picked, err = d.bal.PickDown(tried)
 	}
-	return choice, err
+	switch {
+	case err == nil:
+		return choice{d.backends[picked.Backend], picked.Ready}, nil
+	case errors.Is(err, balance.ErrNone):
+		err = noBackendError{d.whyNone()}
+	}
+	return choice{}, err
 }
 
-// lastError returns why some backend is down.
-func (d *dispatcher) lastError() error {
-	for _, h := range d.health {
-		if h.err != nil {
-			return h.err
+// indices returns those of backends that are not gone: the index of one that is may be
+// another's.
+func (d *dispatcher) indices(backends []*backend) []int {
+	if len(backends) == 0 {
+		return nil // as a rule
+	}
+	d.tried = d.tried[:0]
+	for _, b := range backends {
+		if !b.gone {
+			d.tried = append(d.tried, b.index)
 		}
 	}
-	return nil
+	return d.tried
+}
+
+// whyNone returns what keeps the backends from serving, as far as that is known.
+func (d *dispatcher) whyNone() error {
+	why := errNoneLeft
+	for _, b := range d.backends {
+		switch {
+		case b == nil:
+		case b.err != nil:
+			return b.err
+		case b.removed || b.state != Ready:
+			why = errDrained
+		case why == errNoneLeft:
+			why = nil
+		}
+	}
+	return why
 }
 
 // join puts w into the queue and reports whether it waits there. If not, there is a
 // slot after all, or no hope of one: that is returned, and w is told nothing.
-func (d *dispatcher) join(w *waiter) (waits bool, c balance.Choice, err error) {
+func (d *dispatcher) join(w *waiter) (waits bool, c choice, err error) {
 	d.mu.Lock()
 	defer d.unlock()
 	c, err = d.pickLocked(w.claim)
@@ -128,6 +170,9 @@ func (d *dispatcher) join(w *waiter) (waits bool, c balance.Choice, err error) {
 		return false, c, errQueueFull
 	}
 	w.elem = d.insert(w)
+	if !d.paused.IsZero() {
+		w.standStill(time.Now())
+	}
 	d.expireAt(w.deadline)
 	return true, c, nil
 }
@@ -160,20 +205,23 @@ func (d *dispatcher) remove(w *waiter) {
 }
 
 // giveBack undoes a grant that came too late.
-func (d *dispatcher) giveBack(c balance.Choice) {
+func (d *dispatcher) giveBack(c choice) {
 	d.mu.Lock()
-	defer d.unlock(c.Backend)
-	d.undo(c)
+	defer d.unlock(c.backend)
+	if c.ready {
+		d.bal.Move(c.backend.index, balance.Leased, balance.Idle)
+	} else {
+		d.bal.Move(c.backend.index, balance.Dialing, balance.Free)
+	}
+	d.freed(c.backend)
 }
 
-// undo gives back a slot that was reserved and not used.
-func (d *dispatcher) undo(c balance.Choice) {
-	if c.Ready {
-		d.bal.Move(c.Backend, balance.Leased, balance.Idle)
-	} else {
-		d.bal.Move(c.Backend, balance.Dialing, balance.Free)
-	}
+// freed is called with the lock held when a slot of b has become free or idle: it is for
+// the check that waits for one, or for the oldest waiter that may use it.
+func (d *dispatcher) freed(b *backend) {
+	d.grantCheck(b)
 	d.serve()
+	d.tidy(b)
 }
 
 // serve hands what capacity there is to the oldest waiters that may use it. It
@@ -184,9 +232,10 @@ func (d *dispatcher) serve() {
 	})
 }
 
-// refuse ends the wait of those who have no hope left, wherever they stand. It is
-// called with the lock held, after a change that takes hope.
-func (d *dispatcher) refuse() {
+// answerAll ends the wait of those who have no hope left, wherever they stand, and of
+// those who can be served. It is called with the lock held, after a change that takes
+// hope.
+func (d *dispatcher) answerAll() {
 	d.eachWaiter(func(w *waiter, now time.Time) (more bool) {
 		d.answer(w, now)
 		return true
@@ -212,7 +261,7 @@ func (d *dispatcher) eachWaiter(f func(w *waiter, now time.Time) (more bool)) {
 // whether there is neither yet, because all that it may use is full.
 func (d *dispatcher) answer(w *waiter, now time.Time) (full bool) {
 	if !now.Before(w.deadline) {
-		d.grant(w, balance.Choice{}, errAcquireTimeout)
+		d.grant(w, choice{}, errAcquireTimeout)
 		return false
 	}
 	choice, err := d.pickLocked(w.claim)
@@ -224,21 +273,21 @@ func (d *dispatcher) answer(w *waiter, now time.Time) (full bool) {
 }
 
 // grant ends a wait; unlock tells.
-func (d *dispatcher) grant(w *waiter, c balance.Choice, err error) {
+func (d *dispatcher) grant(w *waiter, c choice, err error) {
 	d.remove(w)
 	w.choice, w.err = c, err
 	d.grants = append(d.grants, w)
 }
 
-// move changes the state of a slot of backend i that the caller holds.
-func (d *dispatcher) move(i int, from, to balance.State) {
+// move changes the state of a slot of b that the caller holds.
+func (d *dispatcher) move(b *backend, from, to balance.State) {
 	d.mu.Lock()
-	d.bal.Move(i, from, to)
+	d.bal.Move(b.index, from, to)
 	if to == balance.Free || to == balance.Idle {
-		d.serve()
+		d.freed(b)
 	}
 	if to == balance.Free {
-		d.unlock(i)
+		d.unlock(b)
 	} else {
 		d.unlock()
 	}
@@ -247,13 +296,13 @@ func (d *dispatcher) move(i int, from, to balance.State) {
 // unlock gives the lock back, and tells those whose wait has ended, the oldest
 // first. If no client waits, the pools of the backends are told that they may have
 // room to dial ahead: while one waited, they had not.
-func (d *dispatcher) unlock(backends ...int) {
+func (d *dispatcher) unlock(backends ...*backend) {
 	var few [4]*waiter // as a rule it is one
 	grants, waiting := append(few[:0], d.grants...), d.waiters.Len() > 0
 	clear(d.grants)
 	d.grants = d.grants[:0]
 	if d.waited && !waiting {
-		backends = d.all // each may have been refused meanwhile
+		backends = d.backends // each may have been refused meanwhile
 	}
 	d.waited = waiting
 	d.mu.Unlock()
@@ -263,44 +312,23 @@ func (d *dispatcher) unlock(backends ...int) {
 	if waiting {
 		return
 	}
-	for _, i := range backends {
-		d.events.backendHasRoom(i)
+	for _, b := range backends {
+		if b != nil {
+			d.events.backendHasRoom(b)
+		}
 	}
-}
-
-// dialed notes that a client's dial has succeeded: the slot is leased.
-func (d *dispatcher) dialed(i int) {
-	d.mu.Lock()
-	d.bal.Move(i, balance.Dialing, balance.Leased)
-	if d.recover(i) {
-		d.unlock(i)
-	} else {
-		d.unlock()
-	}
-}
-
-// recover counts a dial that succeeded. After as many as may be under way at
-// once, a recovering backend is healthy and dials up to its max. It reports
-// whether this dial changed anything.
-func (d *dispatcher) recover(i int) bool {
-	h := &d.health[i]
-	if h.recovering == 0 {
-		return false
-	}
-	if h.recovering--; h.recovering == 0 {
-		d.bal.LimitDials(i, 0)
-	}
-	d.serve() // one dial less is under way
-	return true
 }
 
 // close refuses those who wait, and everyone after them, but for the established:
-// they wait on until cut.
+// they wait on until cut. A pause ends, which would have them wait for nothing.
 func (d *dispatcher) close() {
 	d.mu.Lock()
 	defer d.unlock()
 	d.closed = true
-	d.refuse()
+	if !d.paused.IsZero() {
+		d.runOn()
+	}
+	d.answerAll()
 }
 
 // cut refuses these too.
@@ -308,92 +336,14 @@ func (d *dispatcher) cut() {
 	d.mu.Lock()
 	defer d.unlock()
 	d.closed, d.isCut = true, true
-	d.refuse()
+	d.answerAll()
 	d.alarm.stop()
 }
 
-func (d *dispatcher) loads() (loads []balance.Load, waiting int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.bal.Loads(), d.waiters.Len()
-}
-
-// slots is the dispatcher as the pool of one backend sees it.
-type slots struct {
-	*dispatcher
-	backend int
-}
-
-// Ahead reserves a free slot to dial ahead. While a client waits there is none:
-// what is free is for it.
-func (s slots) Ahead(want int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.closed && s.waiters.Len() == 0 && s.bal.ReserveAhead(s.backend, want, s.parallel)
-}
-
-// Probe reserves a free slot though the backend is down.
-func (s slots) Probe() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.bal.TryMove(s.backend, balance.Free, balance.DialingAhead)
-}
-
-// AheadDone ends a dial ahead.
-func (s slots) AheadDone(ok bool) {
-	if !ok {
-		s.move(s.backend, balance.DialingAhead, balance.Free)
-		return
-	}
-	s.mu.Lock()
-	defer s.unlock()
-	s.bal.Move(s.backend, balance.DialingAhead, balance.Idle)
-	s.recover(s.backend)
-	s.serve()
-}
-
-// Orphaned turns the dial of a client that left into one ahead.
-func (s slots) Orphaned() { s.move(s.backend, balance.Dialing, balance.DialingAhead) }
-
-// Expire takes an idle connection out of the choice, if one is not reserved.
-func (s slots) Expire() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.bal.TryMove(s.backend, balance.Idle, balance.Expiring)
-}
-
-// Expired frees the slot of such a connection.
-func (s slots) Expired() { s.move(s.backend, balance.Expiring, balance.Free) }
-
-// Down takes the backend out of the choice. Those who wait and have no other
-// hope are refused, after the cause has been told.
-func (s slots) Down(err error) {
-	s.mu.Lock()
-	s.bal.SetDown(s.backend, true)
-	s.health[s.backend] = health{err: err}
-	s.mu.Unlock()
-	s.events.backendDown(s.backend, err)
-	s.mu.Lock()
-	defer s.unlock()
-	s.refuse()
-}
-
-// Up puts the backend back, with few dials at once until it has shown that it is
-// well.
-func (s slots) Up() {
-	s.mu.Lock()
-	s.bal.SetDown(s.backend, false)
-	s.bal.LimitDials(s.backend, s.parallel)
-	s.health[s.backend] = health{recovering: s.parallel}
-	s.serve()
-	s.unlock()
-	s.events.backendUp(s.backend)
-}
-
-// without returns tried and i.
-func without(tried []int, i int) []int {
-	if slices.Contains(tried, i) {
+// without returns tried and b.
+func without(tried []*backend, b *backend) []*backend {
+	if slices.Contains(tried, b) {
 		return tried
 	}
-	return append(slices.Clone(tried), i)
+	return append(slices.Clone(tried), b)
 }

@@ -20,20 +20,26 @@ type model struct {
 	parallel int
 	limit    int
 	closed   bool
+	paused   bool
 }
 
 type modelBackend struct {
+	gone                bool
 	max, weight, credit int
+	least               int // the limit; 0: none
 	slots               map[balance.State]int
 	down                bool
+	state               State
+	removed             bool
 	toSucceed           int // dials, before as many as wanted may be under way
 }
 
 type modelSession struct {
 	ticket   uint64
 	tried    []int
-	deadline time.Time
-	got      string // empty while it waits
+	patience time.Duration // how long it still waits
+	standing time.Duration // and how long its time may still stand, while all is paused
+	got      string        // empty while it waits
 
 	// The same session in the dispatcher.
 	w      *waiter
@@ -46,20 +52,22 @@ func (m *model) pick(tried []int) string {
 	if m.closed {
 		return "closed"
 	}
+	if m.paused {
+		return "full"
+	}
 	var best []int
-	least, hope := 2.0, false
-	for i, b := range m.backends {
-		if b.down || slices.Contains(tried, i) {
+	least, hope := 1e9, false
+	for i := range m.backends {
+		b := &m.backends[i]
+		if b.isOut() || slices.Contains(tried, i) {
 			continue
 		}
 		hope = true
-		dials := b.slots[balance.Dialing] + b.slots[balance.DialingAhead]
-		mayDial := b.slots[balance.Free] > 0 && (b.toSucceed == 0 || dials < m.parallel)
-		if b.slots[balance.Idle] == 0 && !mayDial {
+		if !(b.slots[balance.Idle] > 0 && b.active() < b.bound()) && !m.mayDial(b) {
 			continue
 		}
 		// Equal fractions have equal quotients: division is exact enough.
-		load := float64(b.slots[balance.Leased]+b.slots[balance.Dialing]+b.slots[balance.Closing]) / float64(b.max)
+		load := float64(b.active()) / float64(b.bound())
 		if load < least {
 			least, best = load, nil
 		}
@@ -74,6 +82,50 @@ func (m *model) pick(tried []int) string {
 		return "full"
 	}
 	return m.reserve(m.turn(best))
+}
+
+func (b *modelBackend) isOut() bool { return b.gone || b.down || b.state != Ready || b.removed }
+
+func (b *modelBackend) bound() int {
+	if b.least == 0 {
+		return b.max
+	}
+	return min(b.least, b.max)
+}
+
+func (b *modelBackend) active() int {
+	return b.slots[balance.Leased] + b.slots[balance.Dialing] + b.slots[balance.Closing]
+}
+
+func (b *modelBackend) open() (n int) {
+	for s, count := range b.slots {
+		if s != balance.Free {
+			n += count
+		}
+	}
+	return n
+}
+
+func (m *model) mayDial(b *modelBackend) bool {
+	dials := b.slots[balance.Dialing] + b.slots[balance.DialingAhead]
+	return b.open() < b.bound() && (b.toSucceed == 0 || dials < m.parallel)
+}
+
+// surplus is what lies idle and should not.
+func (m *model) surplus(b *modelBackend) int {
+	stay := b.slots[balance.Idle] + b.slots[balance.Leased] + b.slots[balance.Dialing] + b.slots[balance.DialingAhead]
+	switch {
+	case m.paused || b.removed || b.state != Ready:
+		return b.slots[balance.Idle]
+	case stay > b.bound():
+		return min(stay-b.bound(), b.slots[balance.Idle])
+	}
+	return 0
+}
+
+// resized gives a backend as many free slots as its max leaves.
+func (b *modelBackend) resized() {
+	b.slots[balance.Free] = max(0, b.max-b.open())
 }
 
 // turn is smooth weighted round robin among those in best.
@@ -94,6 +146,20 @@ func (m *model) turn(best []int) int {
 	return winner
 }
 
+// meanCredit is what a newcomer has.
+func (m *model) meanCredit() int {
+	sum, n := 0, 0
+	for _, b := range m.backends {
+		if !b.gone {
+			sum, n = sum+b.credit, n+1
+		}
+	}
+	if n == 0 {
+		return 0
+	}
+	return sum / n
+}
+
 func (m *model) reserve(i int) string {
 	if m.backends[i].slots[balance.Idle] > 0 {
 		m.move(i, balance.Idle, balance.Leased)
@@ -104,8 +170,23 @@ func (m *model) reserve(i int) string {
 }
 
 func (m *model) move(i int, from, to balance.State) {
-	m.backends[i].slots[from]--
-	m.backends[i].slots[to]++
+	b := &m.backends[i]
+	b.slots[from]--
+	b.slots[to]++
+	b.resized()
+	m.sweepUp(i)
+}
+
+// sweepUp forgets a backend that was removed, when nothing of it is open.
+func (m *model) sweepUp(i int) {
+	b := &m.backends[i]
+	if !b.removed || b.open() > 0 {
+		return
+	}
+	*b = modelBackend{gone: true, slots: map[balance.State]int{}}
+	for _, s := range m.queue { // whoever comes in its place has not been tried
+		s.tried = slices.DeleteFunc(s.tried, func(t int) bool { return t == i })
+	}
 }
 
 func (m *model) succeed(i int) {
@@ -116,19 +197,25 @@ func (m *model) succeed(i int) {
 
 // serve gives every session in the queue what it may have, the oldest first.
 func (m *model) serve() {
+	defer m.dropAnswered()
 	slices.SortStableFunc(m.queue, func(a, b *modelSession) int { return int(a.ticket) - int(b.ticket) })
 	for _, s := range m.queue {
 		if got := m.pick(s.tried); got != "full" {
 			s.got = got
 		}
 	}
-	m.dropAnswered()
 }
 
-// expire ends the waits whose time is up.
-func (m *model) expire() {
+// pass has time pass, and ends the waits whose time is up.
+func (m *model) pass(d time.Duration) {
 	for _, s := range m.queue {
-		if !time.Now().Before(s.deadline) {
+		left := d
+		if m.paused {
+			stands := min(left, s.standing)
+			s.standing -= stands
+			left -= stands
+		}
+		if s.patience -= left; s.patience <= 0 {
 			s.got = errAcquireTimeout.Error()
 		}
 	}
@@ -139,12 +226,12 @@ func (m *model) dropAnswered() {
 	m.queue = slices.DeleteFunc(m.queue, func(s *modelSession) bool { return s.got != "" })
 }
 
-func answer(c balance.Choice, err error) string {
+func answer(c choice, err error) string {
 	switch {
-	case err == nil && c.Ready:
-		return string(rune('A' + c.Backend))
+	case err == nil && c.ready:
+		return string(rune('A' + c.backend.index))
 	case err == nil:
-		return string(rune('a' + c.Backend))
+		return string(rune('a' + c.backend.index))
 	case errors.Is(err, balance.ErrFull):
 		return "full"
 	case errors.Is(err, balance.ErrNone):
@@ -160,6 +247,7 @@ type modelRun struct {
 	t    *testing.T
 	rnd  *rand.Rand
 	d    *dispatcher
+	srv  *Server
 	m    *model
 	all  []*modelSession
 	next uint64
@@ -172,17 +260,13 @@ func doesAsItsModel(t *testing.T) {
 	for seed := range uint64(150) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		r := &modelRun{t: t, rnd: rnd, m: &model{parallel: 1 + rnd.IntN(3), limit: rnd.IntN(12)}}
-		var backends []balance.Backend
+		r.d = newTestDispatcher(t, r.m.parallel, r.m.limit)
+		r.srv = &Server{dispatcher: r.d}
 		for range 1 + rnd.IntN(4) {
-			b := balance.Backend{Max: 1 + rnd.IntN(4), Weight: 1 + rnd.IntN(3)}
-			backends = append(backends, b)
+			b := Backend{Max: 1 + rnd.IntN(4), Weight: 1 + rnd.IntN(3)}
+			addTo(t, r.d, b)
 			r.m.backends = append(r.m.backends, modelBackend{max: b.Max, weight: b.Weight, slots: map[balance.State]int{balance.Free: b.Max}})
 		}
-		bal, err := balance.New(backends)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.d = newDispatcher(bal, len(backends), r.m.parallel, r.m.limit, noEvents{})
 		for range 400 {
 			r.step()
 			if !r.same() {
@@ -196,16 +280,16 @@ func doesAsItsModel(t *testing.T) {
 func (r *modelRun) step() {
 	i := r.rnd.IntN(len(r.m.backends))
 	b := &r.m.backends[i]
-	s := slots{r.d, i}
+	s := r.d.slots(i)
 	has := func(st balance.State) bool { return b.slots[st] > r.granted(i, st) }
 	did := func(format string, args ...any) { r.log = append(r.log, fmt.Sprintf(format, args...)) }
 	move := func(from, to balance.State) {
 		did("%v of %d becomes %v", from, i, to)
-		r.d.move(i, from, to)
+		r.d.move(r.d.at(i), from, to)
 		r.m.move(i, from, to)
 		r.m.serve()
 	}
-	switch op := r.rnd.IntN(20); {
+	switch op := r.rnd.IntN(24); {
 	case op < 3:
 		r.newcomer()
 	case op < 6:
@@ -220,11 +304,11 @@ func (r *modelRun) step() {
 		move(balance.Closing, balance.Free)
 	case op == 10 && has(balance.Leased):
 		r.m.move(i, balance.Leased, balance.Dialing) // frees nothing: nobody is served
-		r.d.move(i, balance.Leased, balance.Dialing)
+		r.d.move(r.d.at(i), balance.Leased, balance.Dialing)
 		did("the idle connection of %d was unusable", i)
 	case op == 11 && has(balance.Dialing):
 		did("a dial of %d succeeds", i)
-		r.d.dialed(i)
+		r.d.dialed(r.d.at(i))
 		r.m.move(i, balance.Dialing, balance.Leased)
 		r.m.succeed(i)
 		r.m.serve()
@@ -236,6 +320,7 @@ func (r *modelRun) step() {
 		did("a dial of %d is orphaned", i)
 		s.Orphaned()
 		r.m.move(i, balance.Dialing, balance.DialingAhead)
+		r.m.serve()
 	case op == 13 && has(balance.DialingAhead):
 		ok := r.rnd.IntN(3) > 0
 		did("a dial ahead of %d ends, %v", i, ok)
@@ -247,9 +332,9 @@ func (r *modelRun) step() {
 			r.m.move(i, balance.DialingAhead, balance.Free)
 		}
 		r.m.serve()
-	case op == 14:
+	case op == 14 && !b.gone:
 		r.ahead(i, 1+r.rnd.IntN(3))
-	case op == 15:
+	case op == 15 && !b.gone:
 		did("expire one of %d", i)
 		if got, want := s.Expire(), has(balance.Idle); got != want {
 			r.t.Errorf("Expire = %v, want %v", got, want)
@@ -262,15 +347,95 @@ func (r *modelRun) step() {
 		s.Expired()
 		r.m.move(i, balance.Expiring, balance.Free)
 		r.m.serve()
-	case op == 17:
+	case op == 17 && !b.gone:
 		r.health(i)
 	case op == 19:
 		d := time.Duration(r.rnd.IntN(300)) * time.Millisecond
 		did("%v pass", d)
 		time.Sleep(d)
 		synctest.Wait()
-		r.m.expire()
+		r.m.pass(d)
+	case op == 20:
+		r.pause()
+	case op >= 21:
+		r.control(i)
 	}
+}
+
+func (r *modelRun) pause() {
+	r.log = append(r.log, fmt.Sprintf("paused: %v", !r.m.paused))
+	if r.m.paused {
+		r.d.resume()
+	} else if begun, err := r.d.pause(); !begun || err != nil {
+		r.t.Errorf("pause = %v, %v", begun, err)
+	}
+	r.m.paused = !r.m.paused
+	r.m.serve()
+}
+
+// control changes the set of backends, or one of them.
+func (r *modelRun) control(i int) {
+	b := &r.m.backends[i]
+	n := 1 + r.rnd.IntN(4)
+	what := [...]string{"max", "limit", "weight", "state", "removed", "added"}[r.rnd.IntN(6)]
+	if b.gone || what == "added" {
+		r.added(n)
+		return
+	}
+	r.log = append(r.log, fmt.Sprintf("%s of %d, %d", what, i, n))
+	going := b.removed
+	err := r.srv.change(r.d.at(i).name, func(d *dispatcher, at *backend) {
+		switch what {
+		case "max":
+			b.max, at.Max = n, n
+			d.bal.SetMax(i, n)
+		case "limit":
+			b.least = n - 1
+			d.bal.SetLimit(i, n-1)
+		case "weight":
+			b.weight = n
+			d.bal.SetWeight(i, n)
+		case "state":
+			b.state = []State{Ready, Ready, Drain, Maintain}[n-1]
+			d.setState(at, b.state)
+		case "removed":
+			b.removed, at.removed = true, true
+			d.bal.SetOut(i, balance.Removed, true)
+		}
+	})
+	if (err != nil) != going {
+		r.t.Errorf("change = %v, of a backend that is being removed: %v", err, going)
+	}
+	b.resized()
+	r.m.serve()
+	r.m.sweepUp(i)
+}
+
+// added adds a backend, or keeps one that is being removed.
+func (r *modelRun) added(n int) {
+	be := Backend{Network: "tcp", Addr: fmt.Sprint("added:", len(r.log)), Max: n, Weight: 1 + r.rnd.IntN(3)}
+	i := slices.IndexFunc(r.m.backends, func(b modelBackend) bool { return b.removed })
+	switch {
+	case i >= 0 && r.rnd.IntN(2) == 0:
+		kept := &r.m.backends[i]
+		be.Addr = r.d.at(i).Addr
+		kept.removed, kept.state, kept.max, kept.weight = false, Ready, n, be.Weight
+		kept.resized()
+	default:
+		made := modelBackend{max: n, weight: be.Weight, credit: r.m.meanCredit(), slots: map[balance.State]int{balance.Free: n}}
+		if i = slices.IndexFunc(r.m.backends, func(b modelBackend) bool { return b.gone }); i >= 0 {
+			r.m.backends[i] = made
+		} else if i = len(r.m.backends); i < 6 {
+			r.m.backends = append(r.m.backends, made)
+		} else {
+			return
+		}
+	}
+	r.log = append(r.log, fmt.Sprintf("%d is added, max %d", i, n))
+	if err := r.d.add(&backend{name: be.String(), dispatched: dispatched{Backend: be}}); err != nil {
+		r.t.Error(err)
+	}
+	r.m.serve()
 }
 
 // granted returns how many slots in state s of backend i were granted to sessions
@@ -287,7 +452,7 @@ func (r *modelRun) granted(i int, s balance.State) (n int) {
 
 func (r *modelRun) tried() (tried []int) {
 	for i := range r.m.backends {
-		if r.rnd.IntN(4) == 0 {
+		if r.rnd.IntN(4) == 0 && !r.m.backends[i].gone {
 			tried = append(tried, i)
 		}
 	}
@@ -296,7 +461,7 @@ func (r *modelRun) tried() (tried []int) {
 
 func (r *modelRun) newcomer() {
 	tried := r.tried()
-	got, want := answer(r.d.pick(claim{tried: tried})), r.m.pick(tried)
+	got, want := answer(r.d.pick(claim{tried: r.d.these(tried...)})), r.m.pick(tried)
 	r.log = append(r.log, fmt.Sprintf("a newcomer that tried %v has %s", tried, got))
 	if got != want {
 		r.t.Errorf("pick(%v) = %s, want %s", tried, got, want)
@@ -314,8 +479,9 @@ func (r *modelRun) join() {
 		}
 	}
 	patience := time.Duration(1+r.rnd.IntN(1000)) * time.Millisecond
-	s.deadline = time.Now().Add(patience)
-	s.w, s.grantc = newWaiter(claim{ticket: s.ticket, tried: s.tried}, patience)
+	s.patience, s.standing = patience, time.Duration(r.rnd.IntN(600))*time.Millisecond
+	s.w, s.grantc = newWaiter(claim{ticket: s.ticket, tried: r.d.these(s.tried...)}, patience)
+	s.w.standing.left = s.standing
 	waits, c, err := r.d.join(s.w)
 	r.log = append(r.log, fmt.Sprintf("%d joins, having tried %v", s.ticket, s.tried))
 	want := r.m.pick(s.tried)
@@ -368,11 +534,11 @@ func (r *modelRun) leave() {
 
 func (r *modelRun) ahead(i, want int) {
 	b := &r.m.backends[i]
-	ahead, dials := b.slots[balance.DialingAhead], b.slots[balance.Dialing]+b.slots[balance.DialingAhead]
-	may := !b.down && len(r.m.queue) == 0 && b.slots[balance.Free] > 0 && b.slots[balance.Idle]+ahead < want &&
-		ahead < r.m.parallel && (b.toSucceed == 0 || dials < r.m.parallel)
+	ahead := b.slots[balance.DialingAhead]
+	may := !b.isOut() && !r.m.paused && len(r.m.queue) == 0 && r.m.mayDial(b) && b.slots[balance.Idle]+ahead < want &&
+		ahead < r.m.parallel
 	r.log = append(r.log, fmt.Sprintf("%d dials ahead, %v", i, may))
-	if got := (slots{r.d, i}).Ahead(want); got != may {
+	if got := r.d.slots(i).Ahead(want); got != may {
 		r.t.Errorf("Ahead = %v, want %v", got, may)
 	}
 	if may {
@@ -380,30 +546,38 @@ func (r *modelRun) ahead(i, want int) {
 	}
 }
 
-// health has a backend go down, come up, or be probed.
+// health has a backend go down, come up, or be checked.
 func (r *modelRun) health(i int) {
-	b, s := &r.m.backends[i], slots{r.d, i}
+	b, s := &r.m.backends[i], r.d.slots(i)
 	switch {
 	case !b.down:
 		r.log = append(r.log, fmt.Sprintf("%d goes down", i))
-		s.Down(errors.New("down"))
-		b.down, b.toSucceed = true, 0
+		r.d.down(r.d.at(i), errors.New("down"))
+		b.down, b.toSucceed, b.least = true, 0, 0
 		r.m.serve()
 	case r.rnd.IntN(2) == 0:
-		r.log = append(r.log, fmt.Sprintf("%d is probed", i))
-		may := b.slots[balance.Free] > 0
-		if got := s.Probe(); got != may {
-			r.t.Errorf("Probe = %v, want %v", got, may)
+		r.log = append(r.log, fmt.Sprintf("%d is checked", i))
+		may := b.slots[balance.Free] > 0 && b.state != Maintain && !b.removed
+		release, got := s.check()
+		if got != may {
+			r.t.Errorf("check = %v, want %v", got, may)
 		}
-		if may {
-			r.m.move(i, balance.Free, balance.DialingAhead)
+		if got {
+			release()
 		}
 	default:
 		r.log = append(r.log, fmt.Sprintf("%d comes up", i))
-		s.Up()
+		r.d.up(r.d.at(i))
 		b.down, b.toSucceed = false, r.m.parallel
 		r.m.serve()
 	}
+}
+
+func (r *modelRun) surplus(b *backend) int {
+	if b == nil {
+		return 0
+	}
+	return slots{r.d, b}.Surplus()
 }
 
 // same compares what the sessions have got and where the slots are.
@@ -414,6 +588,13 @@ func (r *modelRun) same() bool {
 			if want := r.m.backends[i].slots[balance.State(s)]; n != want {
 				r.t.Errorf("backend %d has %d slots %v, want %d", i, n, balance.State(s), want)
 			}
+		}
+		if b := &r.m.backends[i]; l.Max != b.max {
+			r.t.Errorf("backend %d has max %d, want %d", i, l.Max, b.max)
+		} else if at := r.d.at(i); (at == nil) != b.gone {
+			r.t.Errorf("backend %d is gone: %v, want %v", i, at == nil, b.gone)
+		} else if got, want := r.surplus(at), r.m.surplus(b); at != nil && got != want {
+			r.t.Errorf("backend %d has a surplus of %d, want %d", i, got, want)
 		}
 	}
 	if waiting != len(r.m.queue) {

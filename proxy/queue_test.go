@@ -27,7 +27,7 @@ func (p *place) wait(d *dispatcher, ticket uint64, tried ...int) *place {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	p.cancel, p.grantc = cancel, make(chan grant, 1)
 	go func() {
-		c, err := d.wait(ctx, claim{ticket: ticket, tried: tried})
+		c, err := d.wait(ctx, claim{ticket: ticket, tried: d.these(tried...)})
 		p.grantc <- grant{c, err}
 	}()
 	synctest.Wait()
@@ -42,10 +42,10 @@ func (p *place) String() string {
 	case g := <-p.grantc:
 		p.grantc <- g
 		switch {
-		case g.err == nil && g.choice.Ready:
-			return string(rune('A' + g.choice.Backend))
+		case g.err == nil && g.choice.ready:
+			return string(rune('A' + g.choice.backend.index))
 		case g.err == nil:
-			return string(rune('a' + g.choice.Backend))
+			return string(rune('a' + g.choice.backend.index))
 		case errors.Is(g.err, balance.ErrNone):
 			return "none"
 		}
@@ -77,8 +77,8 @@ func fill(t testing.TB, d *dispatcher) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !c.Ready {
-			d.dialed(c.Backend)
+		if !c.ready {
+			d.dialed(c.backend)
 		}
 	}
 }
@@ -124,10 +124,10 @@ func TestQueueServesTheOldestThatMayUseWhatFrees(t *testing.T) {
 					places = append(places, wait(d, s.ticket, s.tried...))
 				}
 				for _, i := range tt.down {
-					slots{d, i}.Down(errors.New("down"))
+					d.down(d.at(i), errors.New("down"))
 				}
 				for _, i := range tt.free {
-					d.move(i, balance.Leased, balance.Free)
+					d.move(d.at(i), balance.Leased, balance.Free)
 				}
 				wantPlaces(t, "after the slots were freed", tt.want, places...)
 				d.close()
@@ -138,8 +138,8 @@ func TestQueueServesTheOldestThatMayUseWhatFrees(t *testing.T) {
 
 func TestEverythingThatFreesCapacityServesTheQueue(t *testing.T) {
 	ahead := func(d *dispatcher) { // the one free slot is dialed ahead when the waiter comes
-		d.move(0, balance.Leased, balance.Free)
-		if !(slots{d, 0}).Ahead(1) {
+		d.move(d.at(0), balance.Leased, balance.Free)
+		if !d.slots(0).Ahead(1) {
 			panic("no slot to dial ahead")
 		}
 	}
@@ -150,27 +150,34 @@ func TestEverythingThatFreesCapacityServesTheQueue(t *testing.T) {
 		want   string
 	}{
 		{name: "a lease whose connection is closed", frees: func(d *dispatcher) {
-			d.move(0, balance.Leased, balance.Closing)
-			d.move(0, balance.Closing, balance.Free)
+			d.move(d.at(0), balance.Leased, balance.Closing)
+			d.move(d.at(0), balance.Closing, balance.Free)
 		}, want: "a"},
-		{name: "but not before it is closed", frees: func(d *dispatcher) { d.move(0, balance.Leased, balance.Closing) }, want: "-"},
-		{name: "a lease whose connection is kept", frees: func(d *dispatcher) { d.move(0, balance.Leased, balance.Idle) }, want: "A"},
-		{name: "a dial ahead that succeeds", before: ahead, frees: func(d *dispatcher) { slots{d, 0}.AheadDone(true) }, want: "A"},
-		{name: "a dial ahead that fails", before: ahead, frees: func(d *dispatcher) { slots{d, 0}.AheadDone(false) }, want: "a"},
-		{name: "a dial whose client left", before: func(d *dispatcher) { d.move(0, balance.Leased, balance.Dialing) },
-			frees: func(d *dispatcher) { slots{d, 0}.Orphaned(); slots{d, 0}.AheadDone(true) }, want: "A"},
+		{name: "but not before it is closed", frees: func(d *dispatcher) { d.move(d.at(0), balance.Leased, balance.Closing) }, want: "-"},
+		{name: "a lease whose connection is kept", frees: func(d *dispatcher) { d.move(d.at(0), balance.Leased, balance.Idle) }, want: "A"},
+		{name: "a dial ahead that succeeds", before: ahead, frees: func(d *dispatcher) { d.slots(0).AheadDone(true) }, want: "A"},
+		{name: "a dial ahead that fails", before: ahead, frees: func(d *dispatcher) { d.slots(0).AheadDone(false) }, want: "a"},
+		{name: "a dial whose client left", before: func(d *dispatcher) { d.move(d.at(0), balance.Leased, balance.Dialing) },
+			frees: func(d *dispatcher) { d.slots(0).Orphaned(); d.slots(0).AheadDone(true) }, want: "A"},
+		{name: "a dial whose client left, beside a connection above max", before: func(d *dispatcher) {
+			d.bal.SetMax(0, 2)
+			d.move(d.at(0), balance.Leased, balance.Dialing)
+			d.slots(0).Ahead(1)
+			d.slots(0).AheadDone(true)
+			d.bal.SetMax(0, 1)
+		}, frees: func(d *dispatcher) { d.slots(0).Orphaned() }, want: "A"},
 		{name: "an idle connection that has expired", before: func(d *dispatcher) {
-			d.move(0, balance.Leased, balance.Idle)
-			slots{d, 0}.Expire()
-		}, frees: func(d *dispatcher) { slots{d, 0}.Expired() }, want: "a"},
+			d.move(d.at(0), balance.Leased, balance.Idle)
+			d.slots(0).Expire()
+		}, frees: func(d *dispatcher) { d.slots(0).Expired() }, want: "a"},
 		{name: "a backend that comes up", before: func(d *dispatcher) {
-			slots{d, 0}.Down(errors.New("down"))
-			d.move(0, balance.Leased, balance.Free)
-		}, frees: func(d *dispatcher) { slots{d, 0}.Up() }, want: "a"},
+			d.down(d.at(0), errors.New("down"))
+			d.move(d.at(0), balance.Leased, balance.Free)
+		}, frees: func(d *dispatcher) { d.up(d.at(0)) }, want: "a"},
 		{name: "a backend that comes up with a connection", before: func(d *dispatcher) {
-			slots{d, 0}.Down(errors.New("down"))
-			d.move(0, balance.Leased, balance.Idle)
-		}, frees: func(d *dispatcher) { slots{d, 0}.Up() }, want: "A"},
+			d.down(d.at(0), errors.New("down"))
+			d.move(d.at(0), balance.Leased, balance.Idle)
+		}, frees: func(d *dispatcher) { d.up(d.at(0)) }, want: "A"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -195,16 +202,16 @@ func TestDownRefusesExactlyThoseWithNoOtherHope(t *testing.T) {
 		d := newTestDispatcher(t, 4, 10, 1, 1, 1)
 		fill(t, d)
 		places := []*place{wait(d, 1), wait(d, 2, 0), wait(d, 3, 0, 1), wait(d, 4, 0, 2), wait(d, 5, 0, 1), wait(d, 6, 1)}
-		slots{d, 2}.Down(errors.New("no route"))
+		d.down(d.at(2), errors.New("no route"))
 		wantPlaces(t, "c is down", "- - none - none -", places...)
-		slots{d, 1}.Down(errors.New("no route"))
+		d.down(d.at(1), errors.New("no route"))
 		wantPlaces(t, "b is down too", "- none none none none -", places...)
-		slots{d, 0}.Down(errors.New("no route"))
+		d.down(d.at(0), errors.New("no route"))
 		wantPlaces(t, "all are down", "none none none none none none", places...)
 		if _, err := d.pick(claim{}); !errors.Is(err, balance.ErrNone) || !strings.Contains(err.Error(), "no route") {
 			t.Errorf("pick = %v, want ErrNone with the cause", err)
 		}
-		slots{d, 1}.Up()
+		d.up(d.at(1))
 		wantPlaces(t, "b is up again", "-", wait(d, 7))
 		d.close()
 	})
@@ -213,15 +220,15 @@ func TestDownRefusesExactlyThoseWithNoOtherHope(t *testing.T) {
 func TestRecoveringBackendDialsFewAtOnceUntilItIsWell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newTestDispatcher(t, 2, 10, 8)
-		slots{d, 0}.Down(errors.New("down"))
-		slots{d, 0}.Up()
+		d.down(d.at(0), errors.New("down"))
+		d.up(d.at(0))
 		places := []*place{wait(d, 1), wait(d, 2), wait(d, 3), wait(d, 4), wait(d, 5), wait(d, 6), wait(d, 7)}
 		wantPlaces(t, "up", "a a - - - - -", places...)
-		d.dialed(0)
+		d.dialed(d.at(0))
 		wantPlaces(t, "one success", "a a a - - - -", places...)
-		d.move(0, balance.Dialing, balance.Free)
+		d.move(d.at(0), balance.Dialing, balance.Free)
 		wantPlaces(t, "a failure makes room for one", "a a a a - - -", places...)
-		d.dialed(0)
+		d.dialed(d.at(0))
 		wantPlaces(t, "as many successes as dials at once", "a a a a a a a", places...)
 	})
 }
@@ -229,18 +236,18 @@ func TestRecoveringBackendDialsFewAtOnceUntilItIsWell(t *testing.T) {
 func TestDialsAheadCountTowardsRecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newTestDispatcher(t, 2, 10, 8)
-		slots{d, 0}.Down(errors.New("down"))
-		slots{d, 0}.Up()
+		d.down(d.at(0), errors.New("down"))
+		d.up(d.at(0))
 		for range 2 {
-			if !(slots{d, 0}).Ahead(8) {
+			if !d.slots(0).Ahead(8) {
 				t.Fatal("no dial ahead while the backend recovers")
 			}
 		}
 		places := []*place{wait(d, 1), wait(d, 2), wait(d, 3)}
 		wantPlaces(t, "both dials are ahead", "- - -", places...)
-		slots{d, 0}.AheadDone(true)
+		d.slots(0).AheadDone(true)
 		wantPlaces(t, "the first has its connection, the second the dial", "A a -", places...)
-		slots{d, 0}.AheadDone(true)
+		d.slots(0).AheadDone(true)
 		wantPlaces(t, "well", "A a A", places...)
 		wantPlaces(t, "no limit", "a", wait(d, 4))
 	})
@@ -251,7 +258,7 @@ func TestNoNewcomerOvertakes(t *testing.T) {
 		d := newTestDispatcher(t, 4, 10, 1, 1)
 		fill(t, d)
 		old := wait(d, 1)
-		d.move(1, balance.Leased, balance.Free)
+		d.move(d.at(1), balance.Leased, balance.Free)
 		if c, err := d.pick(claim{}); !errors.Is(err, balance.ErrFull) {
 			t.Errorf("a newcomer has %v, %v; want ErrFull", c, err)
 		}
@@ -265,18 +272,18 @@ func TestAheadTakesNothingWhileAnyoneWaits(t *testing.T) {
 		d := newTestDispatcher(t, 4, 10, 1, 1)
 		fill(t, d)
 		w := wait(d, 1, 0) // for b only
-		d.move(0, balance.Leased, balance.Free)
-		if (slots{d, 0}).Ahead(1) {
+		d.move(d.at(0), balance.Leased, balance.Free)
+		if d.slots(0).Ahead(1) {
 			t.Error("Ahead took a slot while a client waited")
 		}
 		w.cancel(errClientLeft)
 		wantPlaces(t, "it left", errClientLeft.Error(), w)
-		if !(slots{d, 0}).Ahead(1) {
+		if !d.slots(0).Ahead(1) {
 			t.Error("Ahead got no slot, and nobody waits")
 		}
-		slots{d, 0}.AheadDone(true)
+		d.slots(0).AheadDone(true)
 		d.close()
-		if (slots{d, 0}).Ahead(2) {
+		if d.slots(0).Ahead(2) {
 			t.Error("Ahead took a slot after close")
 		}
 	})
@@ -294,7 +301,7 @@ func TestQueueIsBounded(t *testing.T) {
 					places = append(places, wait(d, uint64(i)))
 				}
 				wantPlaces(t, "one more than the queue holds", want, places...)
-				d.move(0, balance.Leased, balance.Free)
+				d.move(d.at(0), balance.Leased, balance.Free)
 				if limit > 0 {
 					wantPlaces(t, "one was served", "-", wait(d, 9))
 				} else {
@@ -310,7 +317,7 @@ func TestCloseRefusesAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newTestDispatcher(t, 4, 10, 1, 2)
 		fill(t, d)
-		d.move(1, balance.Leased, balance.Free) // room for one who has not tried b
+		d.move(d.at(1), balance.Leased, balance.Free) // room for one who has not tried b
 		places := []*place{wait(d, 1, 1), wait(d, 2, 1)}
 		d.close()
 		shut := errShutdown.Error()
@@ -319,7 +326,7 @@ func TestCloseRefusesAll(t *testing.T) {
 		if _, err := d.pick(claim{}); err != errShutdown {
 			t.Errorf("pick = %v, want errShutdown", err)
 		}
-		d.move(0, balance.Leased, balance.Free)
+		d.move(d.at(0), balance.Leased, balance.Free)
 		wantSlots(t, d, 0, map[balance.State]int{balance.Free: 1})
 	})
 }
@@ -334,14 +341,14 @@ func TestLeaveGivesTheGrantOn(t *testing.T) {
 			second, secondc := newWaiter(claim{ticket: 2}, longWait)
 			d.join(first)
 			d.join(second)
-			d.move(0, balance.Leased, state)
+			d.move(d.at(0), balance.Leased, state)
 			if d.leave(first) {
 				t.Error("a session that was granted a slot still waits")
 			}
 			d.giveBack((<-firstc).choice)
 			select {
 			case g := <-secondc:
-				if g.err != nil || g.choice.Ready != (state == balance.Idle) {
+				if g.err != nil || g.choice.ready != (state == balance.Idle) {
 					t.Errorf("the next waiter has %+v", g)
 				}
 				d.giveBack(g.choice)
@@ -363,7 +370,7 @@ func TestWaiterWhoseTimeIsUpIsSkipped(t *testing.T) {
 	next, nextc := newWaiter(claim{ticket: 2}, longWait)
 	d.join(late)
 	d.join(next)
-	d.move(0, balance.Leased, balance.Free)
+	d.move(d.at(0), balance.Leased, balance.Free)
 	if g := <-latec; g.err != errAcquireTimeout {
 		t.Errorf("the one whose time is up has %+v", g)
 	}
@@ -390,8 +397,8 @@ func TestExpiryOfManyAtOnceLosesNothing(t *testing.T) {
 					switch g := <-grantc; {
 					case g.err == nil:
 						served.Add(1)
-						d.dialed(g.choice.Backend)
-						d.move(g.choice.Backend, balance.Leased, balance.Free)
+						d.dialed(g.choice.backend)
+						d.move(g.choice.backend, balance.Leased, balance.Free)
 					case g.err == errAcquireTimeout:
 						expired.Add(1)
 					default:
@@ -405,7 +412,7 @@ func TestExpiryOfManyAtOnceLosesNothing(t *testing.T) {
 				for range n {
 					wg.Go(func() {
 						time.Sleep(time.Nanosecond)
-						d.move(i, balance.Leased, balance.Free)
+						d.move(d.at(i), balance.Leased, balance.Free)
 					})
 				}
 			}
@@ -442,13 +449,13 @@ func TestConcurrentSessionsLoseNoSlot(t *testing.T) {
 					if rnd.IntN(3) == 0 {
 						tried = []int{rnd.IntN(3)}
 					}
-					c, err := d.wait(ctx, claim{ticket: tickets.Add(1), tried: tried})
+					c, err := d.wait(ctx, claim{ticket: tickets.Add(1), tried: d.these(tried...)})
 					switch {
 					case err == nil:
-						if n := used[c.Backend].Add(1); n > int64(maxes[c.Backend]) {
-							t.Errorf("backend %d has %d slots in use, max is %d", c.Backend, n, maxes[c.Backend])
+						if n := used[c.backend.index].Add(1); n > int64(maxes[c.backend.index]) {
+							t.Errorf("backend %d has %d slots in use, max is %d", c.backend.index, n, maxes[c.backend.index])
 						}
-						useSlot(d, c, rnd, &used[c.Backend])
+						useSlot(d, c, rnd, &used[c.backend.index])
 					case patient:
 						t.Errorf("a session that would wait for ever got %v", err)
 					}
@@ -460,8 +467,8 @@ func TestConcurrentSessionsLoseNoSlot(t *testing.T) {
 		wg.Wait()
 		stopAhead()
 		for i, m := range maxes {
-			for (slots{d, i}).Expire() {
-				slots{d, i}.Expired()
+			for d.slots(i).Expire() {
+				d.slots(i).Expired()
 			}
 			wantSlots(t, d, i, map[balance.State]int{balance.Free: m})
 		}
@@ -469,35 +476,35 @@ func TestConcurrentSessionsLoseNoSlot(t *testing.T) {
 }
 
 // useSlot does with a granted slot what sessions do.
-func useSlot(d *dispatcher, c balance.Choice, rnd *rand.Rand, used *atomic.Int64) {
-	i := c.Backend
-	if c.Ready && rnd.IntN(4) == 0 {
-		d.move(i, balance.Leased, balance.Dialing) // the connection was unusable
-		c.Ready = false
+func useSlot(d *dispatcher, c choice, rnd *rand.Rand, used *atomic.Int64) {
+	i := c.backend.index
+	if c.ready && rnd.IntN(4) == 0 {
+		d.move(d.at(i), balance.Leased, balance.Dialing) // the connection was unusable
+		c.ready = false
 	}
-	if !c.Ready {
+	if !c.ready {
 		switch rnd.IntN(4) {
 		case 0: // the dial fails
 			used.Add(-1)
-			d.move(i, balance.Dialing, balance.Free)
+			d.move(d.at(i), balance.Dialing, balance.Free)
 			return
 		case 1: // the client leaves
 			used.Add(-1)
-			slots{d, i}.Orphaned()
-			slots{d, i}.AheadDone(rnd.IntN(2) == 0)
+			d.slots(i).Orphaned()
+			d.slots(i).AheadDone(rnd.IntN(2) == 0)
 			return
 		}
-		d.dialed(i)
+		d.dialed(d.at(i))
 	}
 	used.Add(-1)
 	switch rnd.IntN(3) {
 	case 0:
-		d.move(i, balance.Leased, balance.Idle)
+		d.move(d.at(i), balance.Leased, balance.Idle)
 	case 1:
-		d.move(i, balance.Leased, balance.Closing)
-		d.move(i, balance.Closing, balance.Free)
+		d.move(d.at(i), balance.Leased, balance.Closing)
+		d.move(d.at(i), balance.Closing, balance.Free)
 	default:
-		d.move(i, balance.Leased, balance.Free)
+		d.move(d.at(i), balance.Leased, balance.Free)
 	}
 }
 
@@ -506,7 +513,7 @@ func keepAhead(d *dispatcher, backends int) (stop func()) {
 	var wg sync.WaitGroup
 	stopc := make(chan struct{})
 	for i := range backends {
-		s := slots{d, i}
+		s := d.slots(i)
 		wg.Go(func() {
 			for n := 0; ; n++ {
 				select {
@@ -535,10 +542,10 @@ func TestPoolsHearOfRoomOnceNobodyWaits(t *testing.T) {
 		want    []int
 	}{
 		{name: "a slot is freed", happens: func(_ *testing.T, d *dispatcher, _ func()) {
-			d.move(0, balance.Leased, balance.Free)
+			d.move(d.at(0), balance.Leased, balance.Free)
 		}, want: []int{0}},
 		{name: "a slot is freed for a waiter", waits: true, happens: func(_ *testing.T, d *dispatcher, _ func()) {
-			d.move(0, balance.Leased, balance.Closing)
+			d.move(d.at(0), balance.Leased, balance.Closing)
 		}},
 		{name: "the last waiter leaves", waits: true, happens: func(_ *testing.T, _ *dispatcher, leave func()) {
 			leave()
@@ -555,7 +562,7 @@ func TestPoolsHearOfRoomOnceNobodyWaits(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					d.dialed(c.Backend)
+					d.dialed(c.backend)
 				}
 				ctx, leave := context.WithCancel(t.Context())
 				defer leave()
@@ -579,7 +586,7 @@ type roomEvents struct {
 	backends []int
 }
 
-func (r *roomEvents) backendHasRoom(i int) { r.backends = append(r.backends, i) }
+func (r *roomEvents) backendHasRoom(b *backend) { r.backends = append(r.backends, b.index) }
 
 // While the last waiter stood in the queue every backend was refused its dials
 // ahead, not only the one that has served it.
@@ -589,12 +596,12 @@ func TestAllPoolsHearOfRoomOnceTheLastWaiterIsServed(t *testing.T) {
 		heard := &roomEvents{}
 		d.events = heard
 		d.bal.Move(1, balance.Free, balance.Leased)
-		go d.wait(t.Context(), claim{ticket: 1, tried: []int{0}})
+		go d.wait(t.Context(), claim{ticket: 1, tried: d.these(0)})
 		synctest.Wait()
-		if (slots{d, 0}).Ahead(1) {
+		if d.slots(0).Ahead(1) {
 			t.Error("dialed ahead while somebody waits")
 		}
-		d.move(1, balance.Leased, balance.Idle)
+		d.move(d.at(1), balance.Leased, balance.Idle)
 		if !slices.Contains(heard.backends, 0) {
 			t.Errorf("heard of room at %v, want 0 among them", heard.backends)
 		}

@@ -32,12 +32,14 @@ const (
 	BackendClosed                  // the backend closed the connection of a session between two requests
 	Drained                        // the proxy shut down between two requests
 	Cut                            // cut at the drain timeout, or by a second signal
+	Disconnected                   // its operator ended it
+	BackendDown                    // its backend went down, and such sessions are to be cut
 	numReasons
 )
 
 var reasonNames = [numReasons]string{"done", "client_left", "client_reset", "backend_reset", "client_failed",
 	"backend_failed", "idle_timeout", "half_close_timeout", "queue_full", "acquire_timeout", "no_backend",
-	"local_fault", "shutdown", "protocol_error", "broken_reply", "backend_closed", "drained", "cut"}
+	"local_fault", "shutdown", "protocol_error", "broken_reply", "backend_closed", "drained", "cut", "disconnected", "backend_down"}
 
 // String returns the name of the reason, as logs have it.
 func (r Reason) String() string { return reasonNames[r] }
@@ -56,6 +58,14 @@ var (
 	errClientLeft     = errors.New("the client left")
 	errShutdown       = errors.New("the proxy is shutting down")
 	errCut            = errors.New("cut at the end of the drain")
+	errDisconnected   = errors.New("disconnected by the operator")
+	errBackendDown    = errors.New("its backend is down")
+)
+
+// What keeps the backends from serving, where it is no failed dial.
+var (
+	errDrained  = errors.New("drained by the operator")
+	errNoneLeft = errors.New("there is none")
 )
 
 // noBackendError is balance.ErrNone with what is known about the backends.
@@ -81,6 +91,10 @@ func refusal(err error) Reason {
 		return Refused
 	case errors.Is(err, errCut):
 		return Cut
+	case errors.Is(err, errDisconnected):
+		return Disconnected
+	case errors.Is(err, errBackendDown):
+		return BackendDown
 	case errors.Is(err, balance.ErrNone):
 		return NoBackend
 	case pool.IsLocal(err):

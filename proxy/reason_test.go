@@ -129,10 +129,11 @@ func TestExplainPrefersWhatIsKnownOfTheBackends(t *testing.T) {
 }
 
 func TestWithoutAddsOnceAndKeepsTheOther(t *testing.T) {
-	first := without(nil, 1)
-	second := without(first, 2)
-	third := without(first, 0) // must not write into second's
-	if again := without(second, 1); !slices.Equal(again, []int{1, 2}) || !slices.Equal(third, []int{1, 0}) {
-		t.Errorf("without = %v and %v, want [1 2] and [1 0]", again, third)
+	a, b, c := &backend{name: "a"}, &backend{name: "b"}, &backend{name: "c"}
+	first := without(nil, b)
+	second := without(first, c)
+	third := without(first, a) // must not write into second's
+	if again := without(second, b); !slices.Equal(again, []*backend{b, c}) || !slices.Equal(third, []*backend{b, a}) {
+		t.Errorf("without = %v and %v, want b c and b a", again, third)
 	}
 }

@@ -49,7 +49,6 @@ type Requests struct {
 // requestPooling is what the sessions of a server share that lease for requests.
 type requestPooling struct {
 	exchange.Config
-	served  []atomic.Int64 // requests given to each backend
 	faults  [exchange.NumFaults]atomic.Int64
 	desyncs repeated // of those, what should never happen
 	totals  requestTotals
@@ -62,7 +61,6 @@ type requestTotals struct {
 
 func (srv *Server) newRequestPooling(cfg Requests) *requestPooling {
 	r := &requestPooling{
-		served: make([]atomic.Int64, len(srv.cfg.Backends)),
 		Config: exchange.Config{
 			Codec:        cfg.Codec,
 			Methods:      exchange.NewMethods(cfg.Oneway, cfg.LearnOneway),
@@ -116,6 +114,7 @@ type requests struct {
 
 	answered func(*lease, error) // answer, bound once
 	leased   func()              // the engine's, while a lease is asked for
+	since    time.Time           // the lease began; set where somebody wants to know
 }
 
 // ops are the engine's words for the machine's.
@@ -127,6 +126,7 @@ func (s *session) serveRequests() {
 	r := &requests{Machine: exchange.New(&s.srv.requests.Config), session: s}
 	r.answered = r.answer
 	s.srv.cfg.Engine.Drive(s.srv.cutCtx, s.client, r, engine.DriveConfig{Wake: s.srv.drainCtx}, r.driven)
+	s.begun()
 }
 
 // Next asks the machine.
@@ -153,11 +153,15 @@ func (r *requests) answer(l *lease, err error) {
 	switch {
 	case err == nil:
 		r.hold(l)
-		r.srv.requests.served[l.backend].Add(1)
+		l.backend.requests.Add(1)
+		if l.backend.observe != nil {
+			r.since = time.Now()
+		}
 		r.Leased(l.exchange())
-	case errors.Is(err, errClientLeft):
+	case errors.Is(err, errClientLeft), errors.Is(err, errDisconnected), errors.Is(err, errBackendDown):
 		r.ClientEnded(err)
 	default:
+		r.shows(Idle) // the session goes on
 		r.Refused(err, r.srv.excuse(err))
 	}
 	r.leased()
@@ -175,6 +179,11 @@ func (r *requests) Backend() engine.Conn {
 // backend's kernel has yet to take something, the slot stays leased till it has.
 func (r *requests) Release() {
 	l, f := r.lease, r.Facts()
+	answered := f.Fault == exchange.NoFault && f.Used && !r.Unanswered()
+	l.backend.ended(f, answered, r.client)
+	if answered && l.backend.observe != nil {
+		l.backend.observe(time.Since(r.since))
+	}
 	r.again = f.Fault == exchange.Stale
 	if r.mayBeUnread(f) && l.conn().Unacked() > 0 {
 		r.srv.sessions.Go(func() { r.srv.releaseArrived(l, f) })
@@ -185,6 +194,7 @@ func (r *requests) Release() {
 	r.lease = nil
 	r.Released()
 	r.count()
+	r.shows(Idle)
 }
 
 // mayBeUnread reports whether no reply has shown that the backend got all that was
@@ -216,11 +226,9 @@ func (srv *Server) excuse(err error) string {
 	case errors.Is(err, errQueueFull):
 		return fmt.Sprintf("the queue is full (%d requests wait)", srv.cfg.Queue)
 	case errors.Is(err, errAcquireTimeout):
-		most := 0
-		for _, b := range srv.cfg.Backends {
-			most += b.Max
-		}
-		return fmt.Sprintf("waited %.1fs for one of %d connections", srv.cfg.AcquireTimeout.Seconds(), most)
+		srv.dispatcher.mu.Lock()
+		defer srv.dispatcher.mu.Unlock()
+		return fmt.Sprintf("waited %.1fs for one of %d connections", srv.cfg.AcquireTimeout.Seconds(), srv.dispatcher.total())
 	}
 	return err.Error()
 }
@@ -256,13 +264,22 @@ func (r *requests) count() {
 	add(&t.errors, now.Errors-last.Errors)
 	add(&t.repeats, now.Repeats-last.Repeats)
 	add(&r.srv.counters.stale, now.Stale-last.Stale)
+	if r.backend != nil {
+		// What the client took of a reply after its lease counts for the next one's backend.
+		r.backend.traffic.moved(now.Up-last.Up, now.Down-last.Down)
+	}
+	if e := r.entry; e != nil {
+		e.mu.Lock()
+		e.requests, e.up, e.down = now.Requests, now.Up, now.Down
+		e.mu.Unlock()
+	}
 	r.counted = now
 }
 
 // pin relays the rest of the session over a connection of its own, that no other
 // client has used or will.
 func (s *session) pin(unread []byte) {
-	s.pinned, s.unread = true, unread
+	s.pinned = &pinned{unread}
 	s.ticket, s.again = 0, false
 	s.serve()
 }
@@ -324,7 +341,7 @@ const shownBytes = 16
 
 // stray says what a connection sent while it lay idle. Of raw bytes that is what
 // --reuse quiet expects to happen; there is a counter.
-func (srv *Server) stray(i int, c pool.Conn) {
+func (srv *Server) stray(from *backend, c pool.Conn) {
 	if srv.requests == nil {
 		return
 	}
@@ -336,5 +353,5 @@ func (srv *Server) stray(i int, c pool.Conn) {
 		return
 	}
 	srv.requests.faults[exchange.StrayBytes].Add(1)
-	srv.desync(srv.cfg.Backends[i].String(), exchange.StrayBytes, bytes[:min(len(bytes), shownBytes)])
+	srv.desync(from.name, exchange.StrayBytes, bytes[:min(len(bytes), shownBytes)])
 }

@@ -192,7 +192,7 @@ func TestAnnouncedSizeTakesNoMemory(t *testing.T) {
 }
 
 func testAnnouncedSizeTakesNoMemory(t *testing.T) {
-	be := backend(t, 1, newEchoServer().serve)
+	be := testBackend(t, 1, newEchoServer().serve)
 	f := start(t, requestsConfig(be))
 	before := heap()
 	const n = 200

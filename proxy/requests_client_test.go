@@ -210,7 +210,7 @@ func TestRequestsAreCountedWhileTheirSessionLasts(t *testing.T) {
 }
 
 func testRequestsAreCountedWhileTheirSessionLasts(t *testing.T) {
-	f := start(t, requestsConfig(backend(t, 1, newEchoServer().serve)))
+	f := start(t, requestsConfig(testBackend(t, 1, newEchoServer().serve)))
 	c := f.dial(t)
 	for i := range uint32(3) {
 		m := call(i, "count me")

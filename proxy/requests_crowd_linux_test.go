@@ -71,7 +71,7 @@ func testThousandsOfClientsShareThirtyTwoConnections(t *testing.T) {
 	var counts []*counted
 	for range 2 {
 		c := &counted{echoServer: newEchoServer(), census: census{conns: map[net.Conn]bool{}}}
-		backends = append(backends, backend(t, 16, c.serve))
+		backends = append(backends, testBackend(t, 16, c.serve))
 		counts = append(counts, c)
 	}
 	cfg := requestsConfig(backends...)

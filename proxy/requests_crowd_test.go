@@ -198,7 +198,7 @@ func testHostileBackendsMixUpNoClients(t *testing.T) {
 		calls = 5
 	}
 	v := &villain{every: 10, rnd: rand.New(rand.NewPCG(1, 2)), ran: map[string]int{}, did: map[string]int64{}}
-	cfg := requestsConfig(backend(t, 8, v.serve), backend(t, 8, v.serve))
+	cfg := requestsConfig(testBackend(t, 8, v.serve), testBackend(t, 8, v.serve))
 	cfg.Requests.ReplyTimeout = 400 * time.Millisecond
 	cfg.Requests.Quarantine = time.Millisecond
 	f := start(t, cfg)

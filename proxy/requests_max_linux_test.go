@@ -21,7 +21,7 @@ func TestMaxHoldsWhereOnewayCallsLieInTheKernel(t *testing.T) {
 func testMaxHoldsWhereOnewayCallsLieInTheKernel(t *testing.T) {
 	c := &census{max: 1, conns: map[net.Conn]bool{}}
 	release := make(chan struct{})
-	be := backend(t, 1, func(conn proxytest.Conn) {
+	be := testBackend(t, 1, func(conn proxytest.Conn) {
 		c.count(conn)
 		defer c.forget(conn)
 		<-release // reads nothing

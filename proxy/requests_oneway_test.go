@@ -99,7 +99,7 @@ func TestOnewayCallsOfGoClientsAreLearned(t *testing.T) {
 
 func testOnewayCallsOfGoClientsAreLearned(t *testing.T) {
 	e := newEchoServer() // which does not answer "fire"
-	cfg := requestsConfig(backend(t, 4, e.serve))
+	cfg := requestsConfig(testBackend(t, 4, e.serve))
 	cfg.Requests.LearnOneway = true
 	cfg.Requests.Quarantine = time.Millisecond
 	f := start(t, cfg)
@@ -178,7 +178,7 @@ func TestOneClientCannotTeachThatATwoWayMethodIsOneway(t *testing.T) {
 }
 
 func testOneClientCannotTeachThatATwoWayMethodIsOneway(t *testing.T) {
-	be := backend(t, 8, func(c proxytest.Conn) {
+	be := testBackend(t, 8, func(c proxytest.Conn) {
 		for {
 			m, err := readMessage(c)
 			if err != nil {

@@ -24,7 +24,7 @@ func TestPinnedClientGetsNobodysBytes(t *testing.T) {
 
 func testPinnedClientGetsNobodysBytes(t *testing.T) {
 	var leaks, pinned atomic.Int64
-	be := backend(t, 6, func(c proxytest.Conn) {
+	be := testBackend(t, 6, func(c proxytest.Conn) {
 		var mu sync.Mutex
 		for {
 			size := make([]byte, 4)

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"forebay/balance"
 	"forebay/proxy/enginetest"
 	"forebay/proxy/frame"
 	"forebay/proxy/proxytest"
@@ -134,7 +133,7 @@ func testClientIsToldWhenAllBackendsAreDown(t *testing.T) {
 		wantException(t, c, call(i, "refused"), frame.CodeInternalError, "forebay: no backend is up: ")
 	}
 	proxytest.ServeOn(t, open(), newEchoServer().serve)
-	f.slots(t, 0, balance.Idle, 1) // the prober's
+	f.isUp(t, 0)
 	echoed(t, c, call(9, "served"))
 }
 

@@ -18,7 +18,7 @@ func TestFailedDialGoesToTheOtherBackend(t *testing.T) {
 func testFailedDialGoesToTheOtherBackend(t *testing.T) {
 	down, _ := dead(t, 2)
 	e := newEchoServer()
-	f := start(t, requestsConfig(down, backend(t, 2, e.serve)))
+	f := start(t, requestsConfig(down, testBackend(t, 2, e.serve)))
 	c := f.dial(t)
 	for i := range uint32(10) {
 		m := call(i, fmt.Sprint("call ", i))

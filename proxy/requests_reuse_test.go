@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"forebay/balance"
 	"forebay/proxy/enginetest"
 	"forebay/proxy/exchange"
 	"forebay/proxy/frame"
@@ -138,8 +137,8 @@ func testConnectionOfABackendThatWentDownIsDiscarded(t *testing.T) {
 	send(t, other, call(2, "meanwhile"))
 	wantException(t, other, call(2, "meanwhile"), frame.CodeInternalError, "no backend is up")
 	proxytest.ServeOn(t, open(), puppet)
-	f.slots(t, 0, balance.Idle, 1) // the prober's
-	proxytest.Receive(t, conns, "the prober's connection")
+	proxytest.Receive(t, conns, "the connection of a check")
+	f.isUp(t, 0)
 	send(t, server, got.reply("before"))
 	wantReply(t, c, m, "before")
 	wantGone(t, server)
@@ -156,7 +155,7 @@ func TestCallsOfManyClientsShareFewConnections(t *testing.T) {
 
 func testCallsOfManyClientsShareFewConnections(t *testing.T) {
 	one, two := newEchoServer(), newEchoServer()
-	f := start(t, requestsConfig(backend(t, 4, one.serve), backend(t, 4, two.serve)))
+	f := start(t, requestsConfig(testBackend(t, 4, one.serve), testBackend(t, 4, two.serve)))
 	const clients, calls = 100, 20
 	var wg sync.WaitGroup
 	for client := range clients {
@@ -225,7 +224,7 @@ func TestClientWithoutARequestHoldsNoConnection(t *testing.T) {
 
 func testClientWithoutARequestHoldsNoConnection(t *testing.T) {
 	e := newEchoServer()
-	f := start(t, requestsConfig(backend(t, 1, e.serve)))
+	f := start(t, requestsConfig(testBackend(t, 1, e.serve)))
 	silent, slow := f.dial(t), f.dial(t)
 	m := call(1, strings.Repeat("slow ", 1000))
 	write(t, slow, string(m.bytes()[:2000]))
@@ -377,7 +376,7 @@ func TestFurtherStrayBytesAreSummed(t *testing.T) {
 }
 
 func testFurtherStrayBytesAreSummed(t *testing.T) {
-	be := backend(t, 4, func(c proxytest.Conn) {
+	be := testBackend(t, 4, func(c proxytest.Conn) {
 		if m, err := readMessage(c); err == nil {
 			b := m.reply(m.text).bytes()
 			c.Write(append(b, b...))

@@ -42,7 +42,7 @@ func testDrainEndsSessionsBetweenTwoRequests(t *testing.T) {
 	for _, session := range []bool{false, true} {
 		t.Run(fmt.Sprint("session ", session), func(t *testing.T) {
 			e := newEchoServer()
-			cfg := requestsConfig(backend(t, 4, e.serve))
+			cfg := requestsConfig(testBackend(t, 4, e.serve))
 			cfg.Requests.Session = session
 			f := start(t, cfg)
 			silent, served := f.dial(t), f.dial(t)
@@ -175,7 +175,7 @@ func TestShutdownRacesWithRequests(t *testing.T) {
 func testShutdownRacesWithRequests(t *testing.T) {
 	for i := range 20 {
 		down, _ := dead(t, 2)
-		cfg := requestsConfig(backend(t, 1, newEchoServer().serve), backend(t, 2, newEchoServer().serve), down)
+		cfg := requestsConfig(testBackend(t, 1, newEchoServer().serve), testBackend(t, 2, newEchoServer().serve), down)
 		cfg.MinIdle = i%3 - 1
 		cfg.Requests.Session = i%4 == 3
 		cfg.Requests.Quarantine = time.Duration(i%2) * time.Millisecond

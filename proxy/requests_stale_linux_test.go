@@ -178,7 +178,7 @@ func TestRequestIsNotSentAgainForever(t *testing.T) {
 
 func testRequestIsNotSentAgainForever(t *testing.T) {
 	var accepted atomic.Int64
-	be := backend(t, 1, func(proxytest.Conn) { accepted.Add(1) })
+	be := testBackend(t, 1, func(proxytest.Conn) { accepted.Add(1) })
 	cfg := requestsConfig(be)
 	remember := &remembering{Engine: enginetest.New(t), adopted: make(chan engine.Conn, 100)}
 	cfg.Engine = &interposed{Engine: remember, leased: func() {
@@ -292,7 +292,7 @@ func testConnectionThatItsBackendClosedCostsNoRequestAnything(t *testing.T) {
 		calls = 20
 	}
 	h := &hastyServer{echoServer: newEchoServer(), conns: map[*hastyConn]bool{}, lost: map[string]bool{}}
-	cfg := requestsConfig(backend(t, 16, h.serve))
+	cfg := requestsConfig(testBackend(t, 16, h.serve))
 	cfg.Requests.Quarantine = 0
 	seldom := 4
 	if enginetest.Name(t) != "net" {

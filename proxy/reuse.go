@@ -64,6 +64,7 @@ func reusable(f exchange.Facts) bool {
 
 // releaseRequests ends a lease as reusable allows, and counts what was wrong with it.
 func (srv *Server) releaseRequests(l *lease, f exchange.Facts) {
+	l.backend.traffic.results[f.Fault].Add(1)
 	if f.Fault != exchange.NoFault {
 		srv.requests.faults[f.Fault].Add(1)
 	}
@@ -144,6 +145,11 @@ func (srv *Server) release(l *lease, r engine.Result) {
 
 // keep gives a connection back to its pool, if that will have it.
 func (srv *Server) keep(l *lease, used bool) {
+	if l.backend.checkWaits.Load() && srv.dispatcher.closesForCheck(l.backend) {
+		l.Close(pool.Surplus)
+		srv.dispatcher.move(l.backend, balance.Closing, balance.Free)
+		return
+	}
 	if l.Keep(used) {
 		srv.dispatcher.move(l.backend, balance.Leased, balance.Idle)
 		return

@@ -11,29 +11,11 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"forebay/balance"
-	"forebay/pool"
 	"forebay/proxy/engine"
 )
 
 // ErrServerClosed is what Serve returns after Shutdown.
 var ErrServerClosed = errors.New("proxy: the server is closed")
-
-// Backend is one server behind the proxy. All fields are required.
-type Backend struct {
-	Network string // "tcp" or "unix"
-	Addr    string // host:port, or the path of the socket
-	Max     int    // connections open to it at once, in whatever state
-	Weight  int    // share of ties
-}
-
-// String returns the address as operators write it.
-func (b Backend) String() string {
-	if b.Network == "unix" {
-		return "unix:" + b.Addr
-	}
-	return b.Addr
-}
 
 // Config describes a Server. What is said of no zero value is required.
 type Config struct {
@@ -54,6 +36,13 @@ type Config struct {
 
 	// AcquireTimeout is the longest that a client waits for a lease.
 	AcquireTimeout time.Duration
+
+	// PauseTimeout is how long the time of a client that waits stands still, in all,
+	// while the server is paused. Zero: it runs on.
+	PauseTimeout time.Duration
+
+	// Health is how it is found out which backends are down.
+	Health Health
 
 	// Queue is how many clients may wait at once, over all backends. Zero means
 	// that none may: a client that finds every backend full is refused.
@@ -81,6 +70,12 @@ type Config struct {
 	// needs Linux.
 	ReuseQuiet time.Duration
 
+	// Observer, if not nil, is told how long things took.
+	Observer Observer
+
+	// Registry keeps a list of the sessions, for Sessions and Disconnect.
+	Registry bool
+
 	// Requests, if not nil, has sessions lease for each request.
 	Requests *Requests
 }
@@ -90,26 +85,26 @@ type Config struct {
 type Server struct {
 	cfg        Config
 	dispatcher *dispatcher
-	pools      []*pool.Pool
-	names      []string
 
 	epoch    time.Time
 	ids      atomic.Uint64 // of sessions
 	tickets  atomic.Uint64 // for the queue
 	places   places
+	registry registry       // of sessions, if they are to be known one by one
 	running  atomic.Int64   // sessions
 	sessions sync.WaitGroup // these, and the goroutines that wait for them
 	counters counters
-	served   []atomic.Int64  // sessions of each backend
 	requests *requestPooling // nil without
-	outages  []outage
-	faults   repeated // of accepting
-	crowds   repeated // times at MaxClients
+	pools    sync.WaitGroup  // the runs of these; begun under the dispatcher's lock, unless it is closed
+	faults   repeated        // of accepting
+	crowds   repeated        // times at MaxClients
 
 	drainCtx context.Context // ends when Shutdown begins: nobody waits any more
 	drain    context.CancelCauseFunc
 	cutCtx   context.Context // ends when what is left is cut
 	cut      context.CancelCauseFunc
+	poolCtx  context.Context // ends when no session is left
+	endPools context.CancelFunc
 
 	mu       sync.Mutex
 	listener engine.Listener // nil before Serve
@@ -121,82 +116,37 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Engine == nil {
 		return nil, errors.New("proxy: Engine is required")
 	}
+	if len(cfg.Backends) == 0 {
+		return nil, errors.New("proxy: no backends given")
+	}
 	if cfg.ReuseQuiet > 0 && runtime.GOOS != "linux" {
 		return nil, errors.New("--reuse quiet needs Linux: elsewhere nothing tells whether bytes wait on a connection")
 	}
 	srv := &Server{cfg: cfg, epoch: time.Now(), donec: make(chan struct{})}
-	srv.outages, srv.served = make([]outage, len(cfg.Backends)), make([]atomic.Int64, len(cfg.Backends))
-	srv.places.most = int64(srv.maxClients())
 	srv.drainCtx, srv.drain = context.WithCancelCause(context.Background())
 	srv.cutCtx, srv.cut = context.WithCancelCause(context.Background())
-
-	members := make([]balance.Backend, len(cfg.Backends))
-	for i, b := range cfg.Backends {
-		members[i] = balance.Backend{Max: b.Max, Weight: b.Weight}
-	}
-	bal, err := balance.New(members)
-	if err != nil {
-		return nil, err
-	}
-	srv.dispatcher = newDispatcher(bal, len(members), max(1, cfg.DialParallel), cfg.Queue, srv)
+	srv.poolCtx, srv.endPools = context.WithCancel(context.Background())
+	srv.dispatcher = newDispatcher(max(1, cfg.DialParallel), cfg.Queue, srv)
+	srv.dispatcher.checks, srv.dispatcher.tryDown = cfg.Health.Interval > 0, cfg.Health.TryAllDown
 	if cfg.Requests != nil {
 		srv.requests = srv.newRequestPooling(*cfg.Requests)
 	}
-	for i, b := range cfg.Backends {
-		p, err := srv.newPool(i, b)
+	for _, be := range cfg.Backends {
+		b, err := srv.newBackend(be)
 		if err != nil {
 			return nil, err
 		}
-		srv.pools = append(srv.pools, p)
-		srv.names = append(srv.names, b.String())
+		if err := srv.dispatcher.add(b); err != nil {
+			return nil, err
+		}
 	}
+	srv.resize()
+	srv.warnOfClients()
 	return srv, nil
 }
 
 // clock returns a time in one word, for sessions.
 func (srv *Server) clock() time.Duration { return time.Since(srv.epoch) }
-
-// backendHasRoom has a pool dial ahead what it could not before.
-func (srv *Server) backendHasRoom(i int) { srv.pools[i].TopUp() }
-
-func (srv *Server) newPool(i int, b Backend) (*pool.Pool, error) {
-	return pool.New(pool.Config{
-		Max:           b.Max,
-		MinIdle:       srv.cfg.MinIdle,
-		VirginTimeout: srv.cfg.VirginTimeout,
-		IdleTimeout:   srv.cfg.IdleTimeout,
-		MaxLifetime:   srv.cfg.MaxLifetime,
-		DialTimeout:   srv.cfg.DialTimeout,
-		Slots:         slots{srv.dispatcher, i},
-		Silent:        srv.requests != nil,
-		Stray:         func(c pool.Conn) { srv.stray(i, c) },
-		Connect:       srv.connector(b),
-		Dial: func(ctx context.Context) (pool.Conn, error) {
-			c, err := srv.cfg.Engine.Dial(ctx, b.Network, b.Addr)
-			if err != nil {
-				return nil, err
-			}
-			return srv.newBackendConn(c), nil
-		},
-	})
-}
-
-// connector returns how an engine that can dials a backend without waiting, else nil.
-func (srv *Server) connector(b Backend) func(context.Context, func(pool.Conn, error)) {
-	e, ok := srv.cfg.Engine.(engine.Connector)
-	if !ok {
-		return nil
-	}
-	return func(ctx context.Context, done func(pool.Conn, error)) {
-		e.Connect(ctx, b.Network, b.Addr, srv.cfg.DialTimeout, func(c engine.Conn, err error) {
-			if err != nil {
-				done(nil, err)
-				return
-			}
-			done(srv.newBackendConn(c), nil)
-		})
-	}
-}
 
 // Serve accepts clients from ln, which it closes, until Shutdown. Then it
 // returns ErrServerClosed, once every session has ended and every backend
@@ -211,16 +161,12 @@ func (srv *Server) Serve(ln engine.Listener) error {
 		ln.Close() // Shutdown came first, and knew of none
 	}
 
-	ctx, cancel := context.WithCancel(context.Background())
-	var pools sync.WaitGroup
-	for _, p := range srv.pools {
-		pools.Go(func() { p.Run(ctx) })
-	}
+	srv.dispatcher.begin()
 	ln.Serve(&entrance{Server: srv})
 	srv.sessions.Wait()
-	srv.dispatcher.cut() // nobody waits: it ends with its timer
-	cancel()
-	pools.Wait()
+	srv.dispatcher.cut() // nobody waits: it ends with its timer, and no backend is added
+	srv.endPools()
+	srv.pools.Wait()
 	return ErrServerClosed
 }
 

@@ -26,6 +26,7 @@ func TestNewTellsWhatIsMissing(t *testing.T) {
 		{name: "backends", change: func(cfg *Config) { cfg.Backends = nil }, want: "no backends"},
 		{name: "a max", change: func(cfg *Config) { cfg.Backends[0].Max = 0 }, want: "max 0"},
 		{name: "a weight", change: func(cfg *Config) { cfg.Backends[0].Weight = 0 }, want: "weight 0"},
+		{name: "each backend once", change: func(cfg *Config) { cfg.Backends = append(cfg.Backends, cfg.Backends[0]) }, want: "already"},
 		{name: "a dial timeout", change: func(cfg *Config) { cfg.DialTimeout = 0 }, want: "DialTimeout"},
 	}
 	for _, tt := range tests {

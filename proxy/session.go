@@ -26,13 +26,18 @@ type session struct {
 	lease    *lease
 	stale    uint8           // connections met that their backends had ended, at most maxStale
 	again    bool            // it asks once more for what it has asked for
-	pinned   bool            // it needs a connection that nobody has used
 	ready    bool            // each of its leases was of a ready connection
-	backend  int32           // of the newest lease, counted from 1; 0: there was none
-	unread   []byte          // of the client, to be relayed first
+	backend  *backend        // of the newest lease; nil: there was none
+	pinned   *pinned         // it needs a connection that nobody has used; nil: any will do
 	wait     time.Duration   // for leases, in all
 	up, down int64           // bytes delivered
 	requests *exchange.Stats // of its requests, once they have ended
+	entry    *entry          // in the registry; nil: nobody asked for it
+}
+
+// pinned is the rest of a session that was pooled before.
+type pinned struct {
+	unread []byte // of the client, to be relayed first
 }
 
 // run serves the client. Nothing in it waits: each step goes on to the next, or has it
@@ -64,16 +69,23 @@ func (s *session) leased(l *lease, err error) {
 	}
 	s.hold(l)
 	cfg := s.relayConfig()
-	s.unread = nil // where the relay does not get rid of it, the engine keeps it
+	if p := s.pinned; p != nil {
+		cfg.Unread, p.unread = p.unread, nil // where the relay does not get rid of it, the engine keeps it
+	}
 	s.srv.cfg.Engine.Relay(s.srv.cutCtx, s.client, l.conn(), cfg, s.relayed)
+	s.begun()
 }
 
 // hold takes a lease.
 func (s *session) hold(l *lease) {
-	first := s.backend == 0
+	first := s.backend == nil
 	s.lease = l
-	s.backend = int32(l.backend) + 1
+	s.backend = l.backend
 	s.ready = l.ready && (s.ready || first)
+	s.shows(Leased)
+	if s.entry != nil && s.srv.cfg.Health.CutOnDown && l.Outdated() {
+		s.entry.end(errBackendDown) // cutSessions came before it could be seen
+	}
 }
 
 func (s *session) relayConfig() engine.RelayConfig {
@@ -85,7 +97,6 @@ func (s *session) relayConfig() engine.RelayConfig {
 		// What a backend does with a connection that was dialed for this very
 		// client is its answer; one that lay ready may have ended before.
 		Replay: s.lease.Ready && s.stale < maxStale,
-		Unread: s.unread,
 	}
 }
 
@@ -99,7 +110,7 @@ func (s *session) relayed(r engine.Result) {
 		s.serve()
 		return
 	}
-	s.srv.served[s.lease.backend].Add(1)
+	s.lease.backend.relayed(r, s.client)
 	s.up, s.down = s.up+r.Up.Moved, s.down+r.Down.Moved
 	s.end(ending(r.End), r.Err)
 }
@@ -107,6 +118,9 @@ func (s *session) relayed(r engine.Result) {
 // end closes the client and accounts for the session: one reason, one counter,
 // one log line.
 func (s *session) end(reason Reason, err error) {
+	if why := s.leavesRegistry(); why != nil {
+		reason, err = refusal(why), why
+	}
 	s.client.Close()
 	s.srv.counters.ended(s, reason)
 	s.log(reason, err)
@@ -140,10 +154,10 @@ func (s *session) log(reason Reason, err error) {
 
 // backendName names the backend of its newest lease, as logs have it.
 func (s *session) backendName() string {
-	if s.backend == 0 {
+	if s.backend == nil {
 		return ""
 	}
-	return s.srv.names[s.backend-1]
+	return s.backend.name
 }
 
 // logRequests adds what request pooling tells of a session.
@@ -168,7 +182,11 @@ func (c *counters) ended(s *session, reason Reason) {
 }
 
 // waited counts one wait in the queue.
-func (c *counters) waited(d time.Duration) {
+func (srv *Server) waited(d time.Duration) {
+	if o := srv.cfg.Observer; o != nil {
+		o.QueueWaited(d)
+	}
+	c := &srv.counters
 	c.queued.Add(1)
 	c.queueSum.Add(int64(d))
 	for w := int64(d); ; {

@@ -39,6 +39,9 @@ func testBytesGoBothWaysOverEveryNetwork(t *testing.T) {
 				}()
 				wantAll(t, c, text)
 				f.stop(t)
+				if b := f.Stats().Backends[0]; b.BytesUp != int64(len(text)) || b.BytesDown != int64(len(text)) {
+					t.Errorf("%d bytes up and %d down are counted, want %d", b.BytesUp, b.BytesDown, len(text))
+				}
 				line := f.book.with("session ended")[0]
 				n := float64(len(text))
 				if line["bytes_up"] != n || line["bytes_down"] != n || line["backend"] != be.String() {
@@ -62,7 +65,7 @@ func TestHalfClosedClientKeepsItsPlaceInTheQueue(t *testing.T) {
 }
 
 func testHalfClosedClientKeepsItsPlaceInTheQueue(t *testing.T) {
-	f := start(t, config(backend(t, 1, echo)))
+	f := start(t, config(testBackend(t, 1, echo)))
 	first := f.occupy(t)
 	second := f.dial(t)
 	write(t, second, "last words")
@@ -82,7 +85,7 @@ func TestHalfClosedClientIsServedAfterItsDial(t *testing.T) {
 }
 
 func testHalfClosedClientIsServedAfterItsDial(t *testing.T) {
-	cfg := config(backend(t, 1, echo))
+	cfg := config(testBackend(t, 1, echo))
 	g := newGated(t)
 	cfg.Engine = g
 	f := start(t, cfg)
@@ -117,7 +120,7 @@ func TestClientThatLeavesTheQueueMakesRoomForTheNext(t *testing.T) {
 func testClientThatLeavesTheQueueMakesRoomForTheNext(t *testing.T) {
 	for _, tt := range departures {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg := config(backend(t, 1, echo))
+			cfg := config(testBackend(t, 1, echo))
 			cfg.AbortOnFIN = tt.abortOnFIN
 			f := start(t, cfg)
 			first := f.occupy(t)
@@ -175,7 +178,7 @@ func testFirstByteWaitHoldsNoLease(t *testing.T) {
 			continue // and is served as soon as it has
 		}
 		t.Run(tt.name, func(t *testing.T) {
-			cfg := config(backend(t, 1, echo))
+			cfg := config(testBackend(t, 1, echo))
 			cfg.FirstByteWait = time.Minute
 			f := start(t, cfg)
 			silent := f.dial(t)
@@ -202,7 +205,7 @@ func TestFirstByteWaitEndsWithItsTimeForServersThatSpeakFirst(t *testing.T) {
 }
 
 func testFirstByteWaitEndsWithItsTimeForServersThatSpeakFirst(t *testing.T) {
-	be := backend(t, 1, func(c proxytest.Conn) { io.WriteString(c, "hello") })
+	be := testBackend(t, 1, func(c proxytest.Conn) { io.WriteString(c, "hello") })
 	cfg := config(be)
 	cfg.FirstByteWait = 10 * time.Millisecond
 	f := start(t, cfg)
@@ -321,7 +324,7 @@ func testLogLineOfEachEnd(t *testing.T) {
 			},
 			play: func(t *testing.T, f *front, c proxytest.Conn) {
 				wantClosed(t, c)
-				if f.Stats().Backends[0].Load.Down {
+				if f.Stats().Backends[0].Load.Out == balance.Down {
 					t.Error("the backend is down for a fault of this machine")
 				}
 			}},
@@ -332,7 +335,7 @@ func testLogLineOfEachEnd(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprintf("%v ready %v", tt.reason, tt.ready), func(t *testing.T) {
-			be := backend(t, 1, fickle(t))
+			be := testBackend(t, 1, fickle(t))
 			cfg := config(be)
 			if tt.change != nil {
 				tt.change(&cfg)
@@ -426,7 +429,7 @@ func TestWaitIsInTheLogAndInTheStats(t *testing.T) {
 }
 
 func testWaitIsInTheLogAndInTheStats(t *testing.T) {
-	f := start(t, config(backend(t, 1, echo)))
+	f := start(t, config(testBackend(t, 1, echo)))
 	first := f.occupy(t)
 	second := f.dial(t)
 	write(t, second, "ping")
@@ -459,7 +462,7 @@ func TestAcquireTimeoutRacesWithGrants(t *testing.T) {
 
 func testAcquireTimeoutRacesWithGrants(t *testing.T) {
 	for _, timeout := range []time.Duration{time.Millisecond, 5 * time.Millisecond} {
-		cfg := config(backend(t, 1, echo), backend(t, 2, echo))
+		cfg := config(testBackend(t, 1, echo), testBackend(t, 2, echo))
 		cfg.AcquireTimeout = timeout
 		cfg.MinIdle = 1
 		f := start(t, cfg)
@@ -500,7 +503,7 @@ func TestRefusedClientHasNotWaited(t *testing.T) {
 }
 
 func testRefusedClientHasNotWaited(t *testing.T) {
-	cfg := config(backend(t, 1, echo))
+	cfg := config(testBackend(t, 1, echo))
 	cfg.Queue = 0
 	f := start(t, cfg)
 	f.occupy(t)
@@ -516,7 +519,7 @@ func TestMaxClientsLeavesTheRestInTheBacklog(t *testing.T) {
 }
 
 func testMaxClientsLeavesTheRestInTheBacklog(t *testing.T) {
-	cfg := config(backend(t, 10, echo))
+	cfg := config(testBackend(t, 10, echo))
 	cfg.MaxClients = 2
 	f := start(t, cfg)
 	first, second := f.occupy(t), f.occupy(t)
@@ -543,7 +546,7 @@ func TestStatsCountTheClientsThatAreThere(t *testing.T) {
 }
 
 func testStatsCountTheClientsThatAreThere(t *testing.T) {
-	f := start(t, config(backend(t, 10, echo)))
+	f := start(t, config(testBackend(t, 10, echo)))
 	if n := f.Stats().Clients; n != 0 {
 		t.Errorf("%d clients, want 0", n)
 	}
@@ -564,7 +567,7 @@ func TestSteadySessionsSitInProportionToMax(t *testing.T) {
 }
 
 func testSteadySessionsSitInProportionToMax(t *testing.T) {
-	f := start(t, config(backend(t, 2, echo), backend(t, 8, echo)))
+	f := start(t, config(testBackend(t, 2, echo), testBackend(t, 8, echo)))
 	for range 10 {
 		f.occupy(t)
 	}

@@ -30,7 +30,7 @@ func TestShutdownLetsSessionsEnd(t *testing.T) {
 }
 
 func testShutdownLetsSessionsEnd(t *testing.T) {
-	f := start(t, config(backend(t, 1, echo)))
+	f := start(t, config(testBackend(t, 1, echo)))
 	running := f.occupy(t)
 	queued := f.dial(t)
 	f.waiting(t, 1)
@@ -132,7 +132,7 @@ func testShutdownRefusesWhoeverHasNoLease(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg := config(backend(t, 1, echo))
+			cfg := config(testBackend(t, 1, echo))
 			cfg.FirstByteWait = tt.first
 			g := newGated(t)
 			cfg.Engine = g
@@ -173,7 +173,7 @@ func TestShutdownBeforeServe(t *testing.T) {
 func testShutdownBeforeServe(t *testing.T) {
 	eng := enginetest.New(t)
 	defer eng.Close()
-	cfg := config(backend(t, 1, echo))
+	cfg := config(testBackend(t, 1, echo))
 	cfg.Engine, cfg.MinIdle, cfg.Log = eng, 1, zerolog.Nop()
 	srv, err := New(cfg)
 	if err != nil {
@@ -210,7 +210,7 @@ func TestShutdownRacesWithEverything(t *testing.T) {
 func testShutdownRacesWithEverything(t *testing.T) {
 	for i := range 30 {
 		down, _ := dead(t, 2)
-		cfg := config(backend(t, 1, echo), backend(t, 2, echo), down)
+		cfg := config(testBackend(t, 1, echo), testBackend(t, 2, echo), down)
 		cfg.MinIdle = i%3 - 1
 		f := start(t, cfg)
 		var clients sync.WaitGroup
@@ -255,7 +255,7 @@ func TestListenerOnAUnixSocketIsRemovedAtTheEnd(t *testing.T) {
 
 func testListenerOnAUnixSocketIsRemovedAtTheEnd(t *testing.T) {
 	path := t.TempDir() + "/front"
-	f := startOn(t, config(backend(t, 1, echo)), "unix", path)
+	f := startOn(t, config(testBackend(t, 1, echo)), "unix", path)
 	if got := f.Addr().String(); got != path {
 		t.Errorf("Addr = %s, want %s", got, path)
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"forebay/balance"
+	"forebay/balance/health"
 	"forebay/pool"
 	"forebay/proxy/exchange"
 )
@@ -27,22 +28,89 @@ type Stats struct {
 	Faults   map[string]int64 // connections not kept, by the name of the exchange.Fault
 	Buffered int64            // bytes of replies that slow clients have yet to take
 
-	Backends []BackendStats // in the order of Config.Backends
+	Paused   time.Time      // since when; zero: it is not
+	Backends []BackendStats // in the order of Config.Backends; one that is added takes the place of one that is gone
 }
 
 // BackendStats is the part of one backend.
 type BackendStats struct {
-	Backend
+	Backend        // with max and weight as they are now
+	Status  string // "up"; or why it gets no leases: "removed", "maintain", "drain" or "down", the first that is so
+	State   State  // what its operator wants
+	Removed bool   // it is gone when its last connection is closed
+	Down    error  // why it is down; nil while it is up
+
+	Failed   error     // what the newest dial failed with, of those that say something about the backend
+	FailedAt time.Time // zero: none has
+
 	Sessions int64 // that it has served
 	Requests int64 // likewise, with request pooling
-	Load     balance.Load
-	Pool     pool.Stats
+
+	BytesUp, BytesDown int64            // delivered to it and from it, counted when a lease ends
+	Results            map[string]int64 // leases for requests that ended: "ok", or the exchange.Fault
+
+	Health health.Snapshot
+	Load   balance.Load
+	Pool   pool.Stats
+}
+
+// snapshot is what the dispatcher has of one backend.
+type snapshot struct {
+	*backend
+	dispatched
+	load balance.Load
+}
+
+// snapshot returns one of each backend, how many clients wait, and since when all do.
+func (d *dispatcher) snapshot() (backends []snapshot, waiting int, paused time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, b := range d.backends {
+		if b != nil {
+			backends = append(backends, snapshot{b, b.dispatched, d.bal.Load(b.index)})
+		}
+	}
+	return backends, d.waiters.Len(), d.paused
+}
+
+// stats adds what the backend counts itself.
+func (b snapshot) stats() BackendStats {
+	s := b.dispatched
+	return BackendStats{
+		Backend:   s.Backend,
+		Status:    s.status(),
+		State:     s.state,
+		Removed:   s.removed,
+		Down:      s.err,
+		Failed:    s.failed.err,
+		FailedAt:  s.failed.at,
+		Sessions:  b.sessions.Load(),
+		Requests:  b.requests.Load(),
+		BytesUp:   b.traffic.up.Load(),
+		BytesDown: b.traffic.down.Load(),
+		Results:   b.traffic.byResult(),
+		Health:    b.monitor.Snapshot(),
+		Load:      b.load,
+		Pool:      b.pool.Stats(),
+	}
+}
+
+func (b *dispatched) status() string {
+	switch {
+	case b.removed:
+		return "removed"
+	case b.state != Ready:
+		return b.state.String()
+	case b.err != nil:
+		return "down"
+	}
+	return "up"
 }
 
 // Stats returns a snapshot. It takes the lock of the slots, for as long as a
 // pick does.
 func (srv *Server) Stats() Stats {
-	loads, waiting := srv.dispatcher.loads()
+	backends, waiting, paused := srv.dispatcher.snapshot()
 	s := Stats{
 		Clients:  int(srv.running.Load()),
 		Waiting:  waiting,
@@ -51,14 +119,15 @@ func (srv *Server) Stats() Stats {
 		Queued:   srv.counters.queued.Load(),
 		QueueSum: time.Duration(srv.counters.queueSum.Load()),
 		QueueMax: time.Duration(srv.counters.queueMax.Load()),
+		Paused:   paused,
 	}
 	for r := range numReasons {
 		if n := srv.counters.reasons[r].Load(); n > 0 {
 			s.Ended[r.String()] = n
 		}
 	}
-	for i, b := range srv.cfg.Backends {
-		s.Backends = append(s.Backends, BackendStats{Backend: b, Sessions: srv.served[i].Load(), Load: loads[i], Pool: srv.pools[i].Stats()})
+	for _, b := range backends {
+		s.Backends = append(s.Backends, b.stats())
 	}
 	if srv.requests != nil {
 		srv.requests.add(&s)
@@ -76,8 +145,5 @@ func (r *requestPooling) add(s *Stats) {
 		if n := r.faults[f].Load(); n > 0 {
 			s.Faults[f.String()] = n
 		}
-	}
-	for i := range s.Backends {
-		s.Backends[i].Requests = r.served[i].Load()
 	}
 }

@@ -243,7 +243,7 @@ func TestNobodyWaitsForAnothersLease(t *testing.T) {
 	eng := newLooped(t)
 	var dials atomic.Int64
 	eng.dial = blackHole(&dials)
-	cfg := config(backend(t, 1, echo), Backend{Network: "tcp", Addr: hole, Max: dialing, Weight: 1})
+	cfg := config(testBackend(t, 1, echo), Backend{Network: "tcp", Addr: hole, Max: dialing, Weight: 1})
 	cfg.Engine, cfg.DialTimeout = eng, time.Minute
 	f := start(t, cfg)
 	served := f.occupy(t)
@@ -273,7 +273,7 @@ func TestNobodyWaitsForAnothersLease(t *testing.T) {
 func TestNobodyWaitsForAnothersFirstByte(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"long": time.Minute, "short": time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
-			cfg := config(backend(t, 2, echo))
+			cfg := config(testBackend(t, 2, echo))
 			cfg.Engine, cfg.FirstByteWait = newLooped(t), wait
 			f := start(t, cfg)
 			silent := []proxytest.Conn{f.dial(t), f.dial(t), f.dial(t)}
@@ -348,10 +348,10 @@ func TestManySessionsOnOneThread(t *testing.T) {
 			var cfg Config
 			serve := func(f *front, i int) { f.exchange(t, "ping") }
 			if pooling == "session" {
-				cfg = config(backend(t, 2, echo), backend(t, 1, echo))
+				cfg = config(testBackend(t, 2, echo), testBackend(t, 1, echo))
 			} else {
 				e := newEchoServer()
-				cfg = requestsConfig(backend(t, 2, e.serve), backend(t, 1, e.serve))
+				cfg = requestsConfig(testBackend(t, 2, e.serve), testBackend(t, 1, e.serve))
 				cfg.Requests.Quarantine = 0
 				serve = func(f *front, i int) {
 					c, err := net.Dial("tcp", f.at.String())

@@ -61,7 +61,7 @@ func testNoByteOfOneClientsConnectionReachesAnother(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg := config(backend(t, 3, tt.w.serve), backend(t, 5, tt.w.serve))
+			cfg := config(testBackend(t, 3, tt.w.serve), testBackend(t, 5, tt.w.serve))
 			cfg.MinIdle = 2
 			cfg.ReuseQuiet = tt.quiet
 			f := start(t, cfg)
@@ -253,7 +253,7 @@ func testConnectionThatItsBackendClosedCostsNoClientAnything(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			h := &hasty{idle: tt.idle, ran: map[tag]int{}, lost: map[tag]bool{}}
-			cfg := config(backend(t, 64, h.serve))
+			cfg := config(testBackend(t, 64, h.serve))
 			cfg.MinIdle = 4
 			f := start(t, cfg)
 			var clients sync.WaitGroup
@@ -490,7 +490,7 @@ func TestSlotThatFreesIsDialedAheadInto(t *testing.T) {
 }
 
 func testSlotThatFreesIsDialedAheadInto(t *testing.T) {
-	cfg := config(backend(t, 1, echo))
+	cfg := config(testBackend(t, 1, echo))
 	cfg.MinIdle = 1
 	f := start(t, cfg)
 	for i := range int64(3) {
@@ -512,7 +512,7 @@ func TestGreetingWaitsForItsClient(t *testing.T) {
 
 func testGreetingWaitsForItsClient(t *testing.T) {
 	var n atomic.Int64
-	be := backend(t, 2, func(c proxytest.Conn) {
+	be := testBackend(t, 2, func(c proxytest.Conn) {
 		fmt.Fprintf(c, "hello %d", n.Add(1))
 		io.Copy(io.Discard, c)
 	})

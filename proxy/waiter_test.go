@@ -9,8 +9,31 @@ import (
 
 // grant is what a waiter of a test was told.
 type grant struct {
-	choice balance.Choice
+	choice choice
 	err    error
+}
+
+// at returns the backend that has index i.
+func (d *dispatcher) at(i int) *backend {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.backends[i]
+}
+
+func (d *dispatcher) slots(i int) slots { return slots{d, d.at(i)} }
+
+func (d *dispatcher) these(indices ...int) (backends []*backend) {
+	for _, i := range indices {
+		backends = append(backends, d.at(i))
+	}
+	return backends
+}
+
+// loads returns the slots of each backend, by index, and how many clients wait.
+func (d *dispatcher) loads() ([]balance.Load, int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.bal.Loads(), d.waiters.Len()
 }
 
 // longWait is longer than any test waits.
@@ -20,12 +43,12 @@ const longWait = time.Hour
 func newWaiter(c claim, patience time.Duration) (*waiter, chan grant) {
 	grantc := make(chan grant, 1)
 	return &waiter{claim: c, deadline: time.Now().Add(patience),
-		granted: func(c balance.Choice, err error) { grantc <- grant{c, err} }}, grantc
+		granted: func(c choice, err error) { grantc <- grant{c, err} }}, grantc
 }
 
 // wait is join for a session of a test, which waits until it is granted a slot, or ctx
 // ends.
-func (d *dispatcher) wait(ctx context.Context, c claim) (balance.Choice, error) {
+func (d *dispatcher) wait(ctx context.Context, c claim) (choice, error) {
 	w, grantc := newWaiter(c, longWait)
 	if waits, c, err := d.join(w); !waits {
 		return c, err
@@ -39,7 +62,7 @@ func (d *dispatcher) wait(ctx context.Context, c claim) (balance.Choice, error) 
 				d.giveBack(g.choice)
 			}
 		}
-		return balance.Choice{}, context.Cause(ctx)
+		return choice{}, context.Cause(ctx)
 	}
 }
 

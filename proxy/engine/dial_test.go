@@ -144,7 +144,7 @@ func testConnect(t *testing.T, newEngine func(Config) Engine) {
 				time.AfterFunc(tt.cut, cancel)
 			}
 			errc := make(chan error)
-			e.Connect(ctx, "tcp", tt.addr, 100*time.Millisecond, func(c Conn, err error) {
+			e.Connector("tcp", tt.addr, 100*time.Millisecond)(ctx, func(c Conn, err error) {
 				if err == nil {
 					c.Close()
 				}

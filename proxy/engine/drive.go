@@ -19,6 +19,7 @@ func (e *Net) Drive(ctx context.Context, client Conn, m Machine, cfg DriveConfig
 	if cfg.Wake != nil {
 		forgetWake = context.AfterFunc(cfg.Wake, func() { d.interrupt(woken) })
 	}
+	d.client.setUser(func() { d.interrupt(cut) })
 	e.wg.Go(func() {
 		d.run()
 		d.seal()
@@ -36,6 +37,7 @@ type drive struct {
 	up, down sizer // of the reads from the client, from the backend
 
 	sides
+	isCut bool // the machine has been told
 
 	leased  func() // bound once
 	leasedc chan struct{}
@@ -118,6 +120,7 @@ func (d *drive) seal() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.sealed = true
+	d.client.user.Store(nil)
 	d.giveUp(d.client)
 	if d.backend != nil {
 		d.giveUp(d.backend)
@@ -164,7 +167,8 @@ func (d *drive) heed() {
 		d.backend.clearDeadlines()
 	}
 	d.mu.Unlock()
-	if why&cut != 0 {
+	if why&cut != 0 && !d.isCut {
+		d.isCut = true
 		d.machine.Cut()
 	}
 }

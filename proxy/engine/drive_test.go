@@ -330,6 +330,7 @@ func waitCases() map[string]waitCase {
 		{"a FIN of the backend", fromBackend, func(_, b proxytest.Conn) { b.CloseWrite() }, "backend ended"},
 		{"the time", nothing, nil, ""},
 		{"a cut", nothing, nil, "cut"},
+		{"a cut of its own", nothing, nil, "cut"},
 		{"a wake", nothing, nil, ""},
 	}
 	cases := map[string]waitCase{}
@@ -380,6 +381,8 @@ func (c waitCase) run(b *bench, cc Conn, client proxytest.Conn, bc Conn, backend
 	case "the time":
 	case "a cut":
 		d.cut()
+	case "a cut of its own":
+		cc.Cut()
 	case "a wake":
 		doWake()
 	default:
@@ -441,6 +444,35 @@ func testDriveWaits(t *testing.T, newEngine func(Config) Engine) {
 		if p.asked > 30 {
 			t.Errorf("asked %d times", p.asked)
 		}
+	})
+
+	t.Run("two cuts are told once", func(t *testing.T) {
+		b := newBench(t, newEngine)
+		cc, _ := b.client("tcp")
+		began, told := make(chan bool, 10), make(chan bool, 1)
+		var since time.Time
+		p := &puppet{TB: t} // which fails where it is told twice
+		p.play = func(p *puppet, now time.Time) Step {
+			switch {
+			case p.cuts == 0:
+				began <- true
+				return Step{}
+			case since.IsZero():
+				since = now
+				told <- true
+			case now.Sub(since) > 50*time.Millisecond:
+				return Step{Op: OpDone}
+			}
+			return Step{Until: since.Add(51 * time.Millisecond)}
+		}
+		d := b.drive(cc, p, DriveConfig{})
+		proxytest.Receive(t, began, "the drive to begin")
+		cc.Cut()
+		proxytest.Receive(t, told, "the cut")
+		d.cut()
+		cc.Cut()
+		d.wait()
+		cc.Cut()
 	})
 
 	t.Run("a wait does not spin", func(t *testing.T) {

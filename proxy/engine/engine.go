@@ -54,7 +54,8 @@
 //     directions end before done is called.
 //   - Nothing moves for the idle timeout (after one side's FIN: the half-close
 //     timeout): the session ends.
-//   - The context ends: the session is cut, and both sides are reset.
+//   - The context ends, or Conn.Cut is called: the session is cut, and both sides are
+//     reset.
 //   - A backend ends a connection that its client's first bytes have not reached:
 //     the session ends as Stale, and the client keeps the bytes (flight.go).
 //
@@ -69,7 +70,7 @@
 //   - Both at once: the machine is told of each, in the order in which they are seen.
 //   - The time of a step has come, or DriveConfig.Wake has ended: the machine is asked
 //     again.
-//   - The context ends: the machine is told (Cut), and ends. The engine resets nothing:
+//   - The context ends, or Conn.Cut is called: the machine is told (Cut), and ends. The engine resets nothing:
 //     that is left to the holders.
 //   - A slow reader stops what a step does not want: what a session holds is bounded
 //     by what its machine takes.
@@ -115,9 +116,10 @@ type Engine interface {
 
 // A Connector is an Engine that can dial without a goroutine for each dial.
 type Connector interface {
-	// Connect is Dial that does not wait: it calls done once, later, from any goroutine;
-	// done must not wait either. The dial ends with ctx, and after timeout.
-	Connect(ctx context.Context, network, addr string, timeout time.Duration, done func(Conn, error))
+	// Connector returns a Dial of one address that does not wait: it calls done once,
+	// later, from any goroutine; done must not wait either. A dial ends with its context,
+	// and after timeout.
+	Connector(network, addr string, timeout time.Duration) func(ctx context.Context, done func(Conn, error))
 }
 
 // A Listener accepts clients.
@@ -179,6 +181,11 @@ type Conn interface {
 	// called. stop returns when no call of f is under way or will come; it must
 	// not be called from f. A connection is not watched and relayed at once.
 	Watch(f func(bytes bool, end error) (more bool)) (stop func())
+
+	// Cut ends the relay or the drive that this client's connection is in, as the end of
+	// its context would. It may be called by any goroutine, also when that has ended, or
+	// the connection is closed: then it does nothing.
+	Cut()
 
 	// Abort has Close reset the connection. Unix sockets know no reset.
 	Abort()

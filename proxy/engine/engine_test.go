@@ -35,6 +35,7 @@ func testEngine(t *testing.T, newEngine func(Config) Engine) {
 		{"reset", testReset},
 		{"timeouts", testTimeouts},
 		{"cut", testCut},
+		{"cut of one", testCutOfOne},
 		{"memory", testMemory},
 		{"keep quiet", testKeepQuiet},
 		{"watch", testWatch},
@@ -172,17 +173,17 @@ type running struct {
 	client, backend Conn
 	cut             context.CancelCauseFunc
 	donec           chan Result
-	calls           atomic.Int32 // of done
+	calls           atomic.Int32  // of done
+	returned        chan struct{} // closed when Relay has
 }
 
 // relay begins to relay between client and backend. The test fails where done is
 // not called exactly once by its end.
 func (b *bench) relay(client, backend Conn, cfg RelayConfig) *running {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	r := &running{t: b.TB, client: client, backend: backend, cut: cancel, donec: make(chan Result, 1)}
-	returned := make(chan struct{})
+	r := &running{t: b.TB, client: client, backend: backend, cut: cancel, donec: make(chan Result, 1), returned: make(chan struct{})}
 	go func() {
-		defer close(returned)
+		defer close(r.returned)
 		b.engine.Relay(ctx, client, backend, cfg, func(res Result) {
 			if r.calls.Add(1) == 1 {
 				r.donec <- res
@@ -191,7 +192,7 @@ func (b *bench) relay(client, backend Conn, cfg RelayConfig) *running {
 	}()
 	b.Cleanup(func() {
 		cancel(nil)
-		proxytest.Receive(b, returned, "Relay to return")
+		proxytest.Receive(b, r.returned, "Relay to return")
 		proxytest.Eventually(b, "done to be called", func() bool { return r.calls.Load() > 0 })
 		if n := r.calls.Load(); n != 1 {
 			b.Errorf("done was called %d times", n)

@@ -20,15 +20,15 @@ func listen(ctx context.Context, network, addr string, set func(network, addr st
 	if network != "unix" || !errors.Is(err, syscall.EADDRINUSE) {
 		return ln, err
 	}
-	if err := removeStale(addr); err != nil {
+	if err := RemoveStale(addr); err != nil {
 		return nil, err
 	}
 	return lc.Listen(ctx, network, addr)
 }
 
-// removeStale removes the socket file of a process that is gone. Only a refused
-// connection proves that it is.
-func removeStale(path string) error {
+// RemoveStale removes the socket file of a process that is gone. Only a refused
+// connection proves that it is. The error says what is in the way otherwise.
+func RemoveStale(path string) error {
 	if strings.HasPrefix(path, "@") {
 		return fmt.Errorf("listen on unix:%s: the address is in use", path) // abstract: there is no file
 	}

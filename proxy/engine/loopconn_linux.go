@@ -77,6 +77,17 @@ type user interface {
 	event(c *loopConn)
 }
 
+// Cut ends the relay or the drive of c. What was begun before is posted before.
+func (c *loopConn) Cut() {
+	if l := c.loop.Load(); l != nil {
+		l.post(taskFunc(func() {
+			if u, ok := c.userOn(l).(interface{ cutOff() }); ok {
+				u.cutOff()
+			}
+		}))
+	}
+}
+
 // seat is a user and its loop. An event that comes late to a loop which had the
 // connection before is not for the user that it has on another.
 type seat struct {

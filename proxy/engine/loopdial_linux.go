@@ -252,14 +252,20 @@ func (w *connecting) end(err error) {
 	}
 }
 
-// connectLater is one call of Connect.
-type connectLater struct {
-	loop          *loop
-	ctx           context.Context
+// connector dials one address on the loops.
+type connector struct {
+	engine        *Loops
 	network, addr string
-	to            target
+	to            target // of the address
 	timeout       time.Duration
-	done          func(Conn, error)
+}
+
+// connectLater is one dial of a connector.
+type connectLater struct {
+	*connector
+	loop *loop
+	ctx  context.Context
+	done func(Conn, error)
 
 	// While the connect goes on.
 	wait   *connecting
@@ -267,19 +273,25 @@ type connectLater struct {
 	timer  timer
 }
 
-// Connect dials on a loop.
-func (e *Loops) Connect(ctx context.Context, network, addr string, timeout time.Duration, done func(Conn, error)) {
+// Connector returns what dials addr on a loop. An address is read once.
+func (e *Loops) Connector(network, addr string, timeout time.Duration) func(context.Context, func(Conn, error)) {
 	to, ok := literal(network, addr)
 	if !ok { // it may have to be looked up, which waits
-		go func() {
-			ctx, cancel := context.WithTimeout(ctx, timeout)
-			defer cancel()
-			done(e.Dial(ctx, network, addr))
-		}()
-		return
+		return func(ctx context.Context, done func(Conn, error)) {
+			go func() {
+				ctx, cancel := context.WithTimeout(ctx, timeout)
+				defer cancel()
+				done(e.Dial(ctx, network, addr))
+			}()
+		}
 	}
-	l := e.loops[int(e.dials.Add(1))%len(e.loops)]
-	l.post(&connectLater{loop: l, ctx: ctx, network: network, addr: addr, to: to, timeout: timeout, done: done})
+	c := &connector{e, network, addr, to, timeout}
+	return c.dial
+}
+
+func (c *connector) dial(ctx context.Context, done func(Conn, error)) {
+	l := c.engine.loops[int(c.engine.dials.Add(1))%len(c.engine.loops)]
+	l.post(&connectLater{connector: c, loop: l, ctx: ctx, done: done})
 }
 
 // literal returns the target of an address that is no name.

@@ -155,6 +155,7 @@ type netConn struct {
 
 	writing atomic.Bool
 	failed  atomic.Pointer[writeError]
+	user    atomic.Pointer[func()] // cuts the relay or the drive that it is the client of; nil without
 
 	written         uint64    // bytes that the kernel ever took
 	readBy, writeBy time.Time // the deadlines, while it is driven; zero: none
@@ -162,6 +163,16 @@ type netConn struct {
 
 // writeError is what a write failed with.
 type writeError struct{ error }
+
+// Cut ends the relay or the drive of c.
+func (c *netConn) Cut() {
+	if cut := c.user.Load(); cut != nil {
+		(*cut)()
+	}
+}
+
+// setUser says what Cut calls.
+func (c *netConn) setUser(cut func()) { c.user.Store(&cut) }
 
 func (e *Net) newConn(c net.Conn) *netConn { return &netConn{Conn: c, engine: e, raw: newRawIO(c)} }
 

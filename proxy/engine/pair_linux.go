@@ -36,6 +36,7 @@ type pair struct {
 	withheld bool // the client's FIN came, and was not relayed
 	stopped  bool // both directions have been told to end
 	queued   bool // the loop will run it again
+	wasCut   bool
 
 	flight *heldFlight // nil where nothing is kept
 	ending *ending     // nil before anything has ended
@@ -154,7 +155,16 @@ func (r *pair) timeUp() {
 	r.move()
 }
 
+// cutOff ends the relay as the end of its context does.
+func (r *pair) cutOff() {
+	if !r.wasCut {
+		r.member.leave()
+		r.contextEnded()
+	}
+}
+
 func (r *pair) contextEnded() {
+	r.wasCut = true
 	r.stop(Cut, context.Cause(r.member.context()))
 	r.move()
 }

@@ -127,7 +127,7 @@ func (r *pair) flush() {
 	if e.half.FIN && e.flushEnd == 0 { // the peer is owed all of it, however slowly it reads
 		e.flushEnd = r.loop.now + max(flushTime, r.limits.halfClose)
 	}
-	if r.flushed() || r.member.context().Err() != nil {
+	if r.flushed() || r.isCut() {
 		r.depart(false)
 		return
 	}
@@ -138,6 +138,9 @@ func (r *pair) flush() {
 	e.pause = min(max(2*e.pause, wheelTick), 50*time.Millisecond)
 	r.tickIn(e.pause)
 }
+
+// isCut reports whether nothing is to be waited for any more.
+func (r *pair) isCut() bool { return r.wasCut || r.member.context().Err() != nil }
 
 // depart ends the pair. arrived tells that all has arrived that was waited for.
 func (r *pair) depart(arrived bool) {
@@ -150,7 +153,7 @@ func (r *pair) depart(arrived bool) {
 			r.backend.Abort()
 		}
 	default:
-		if !arrived && r.member.context().Err() != nil && e.conn == r.client {
+		if !arrived && r.isCut() && e.conn == r.client {
 			res.End, res.Err = Cut, context.Cause(r.member.context())
 		}
 		e.conn.Abort()

@@ -12,6 +12,7 @@ import (
 func (e *Net) Relay(ctx context.Context, client, backend Conn, cfg RelayConfig, done func(Result)) {
 	r := newRelay(client.(*netConn), backend.(*netConn), cfg)
 	r.ctx = ctx
+	r.client.setUser(r.cutOff)
 	e.wg.Go(func() { r.run(done) })
 }
 
@@ -25,13 +26,25 @@ func (r *relay) run(done func(Result)) {
 	wg.Wait()
 	r.seal()
 	release()
-	done(r.finish())
+	res := r.finish()
+	r.client.user.Store(nil)
+	done(res)
 }
+
+// cutOff ends the relay as the end of its context does.
+func (r *relay) cutOff() {
+	r.isCutOff.Store(true)
+	r.stop(Cut, nil)
+}
+
+// isCut reports whether nothing is to be waited for any more.
+func (r *relay) isCut() bool { return r.isCutOff.Load() || r.ctx.Err() != nil }
 
 // relay is one run of Relay. The two directions own their own fields; what both
 // change is atomic or under mu.
 type relay struct {
 	ctx             context.Context // ends when the session is cut
+	isCutOff        atomic.Bool     // it was by Conn.Cut
 	client, backend *netConn
 	cfg             RelayConfig
 	up, down        direction
@@ -114,7 +127,7 @@ func (r *relay) finish() Result {
 		r.client.Abort()
 		r.backend.Abort()
 	case r.end == BackendReset, r.end == BackendFailed:
-		if !r.flush(r.client, r.down.half) && r.ctx.Err() != nil {
+		if !r.flush(r.client, r.down.half) && r.isCut() {
 			res.End, res.Err = Cut, context.Cause(r.ctx)
 		}
 		r.client.Abort()
@@ -185,7 +198,7 @@ func (r *relay) flush(c *netConn, written Half) bool {
 		r.flushEnd = time.Now().Add(max(flushTime, r.cfg.HalfCloseTimeout))
 	}
 	for pause := time.Millisecond; c.unacked() > finOnly && !c.closed(); {
-		if r.flushed() || r.ctx.Err() != nil {
+		if r.flushed() || r.isCut() {
 			return false
 		}
 		time.Sleep(pause)

@@ -651,6 +651,56 @@ func testTimeouts(t *testing.T, newEngine func(Config) Engine) {
 	})
 }
 
+// Conn.Cut ends one relay, in whatever it waits for, and no other.
+func testCutOfOne(t *testing.T, newEngine func(Config) Engine) {
+	quiet := func(*testing.T, *session) {}
+	tests := []struct {
+		name string
+		cfg  RelayConfig
+		run  func(t *testing.T, s *session)
+		want End
+	}{
+		{"as it begins", RelayConfig{}, quiet, Cut},
+		{"that could be replayed", RelayConfig{Replay: true}, func(t *testing.T, s *session) { pause(10 * time.Millisecond) }, Cut},
+		{"after bytes", RelayConfig{}, func(t *testing.T, s *session) {
+			write(t, s.client, "x")
+			expect(t, s.backend, "x")
+		}, Cut},
+		{"while a side stalls", RelayConfig{}, func(t *testing.T, s *session) { fill(t, s.client) }, Cut},
+		{"while the last bytes are on their way", RelayConfig{HalfCloseTimeout: time.Hour}, func(t *testing.T, s *session) {
+			s.client.Write(make([]byte, 2<<20)) // more than a backend's kernel takes
+			s.client.CloseWrite()
+			s.backend.CloseWrite()
+			expectEOF(t, s.client, "")
+			pause(100 * time.Millisecond)
+		}, Finished},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t, newEngine)
+			cc, client := b.client("tcp")
+			bc, backend := b.backend("tcp")
+			cc.Cut() // it is in no relay: nothing happens
+			s, other := &session{b.relay(cc, bc, tt.cfg), client, backend}, b.session("tcp", "tcp", tt.cfg)
+			proxytest.Receive(t, s.returned, "Relay to return")
+			tt.run(t, s)
+			start := time.Now()
+			cc.Cut()
+			res := s.close()
+			if took := time.Since(start); took > 500*time.Millisecond {
+				t.Errorf("it took %v", took)
+			}
+			expectEnd(t, res, tt.want)
+			cc.Cut() // it is over, and closed
+			write(t, other.client, "y")
+			expect(t, other.backend, "y")
+			other.client.CloseWrite()
+			other.backend.CloseWrite()
+			expectEnd(t, other.close(), Finished)
+		})
+	}
+}
+
 func testCut(t *testing.T, newEngine func(Config) Engine) {
 	cause := errors.New("enough")
 	tests := []struct {

@@ -31,6 +31,7 @@ type steps struct {
 	wanted Step          // what the machine said last
 	until  time.Duration // when to ask again; 0: at no time
 	doCut  bool          // the machine is to be told that the context has ended
+	isCut  bool          // it has been, or is to be
 
 	sides
 
@@ -116,7 +117,16 @@ func (d *steps) timeUp() {
 	d.ask()
 }
 
+// cutOff ends the drive as the end of its context does.
+func (d *steps) cutOff() {
+	if !d.isCut {
+		d.cut.leave()
+		d.contextEnded()
+	}
+}
+
 func (d *steps) contextEnded() {
+	d.isCut = true
 	d.doCut = true
 	d.ask()
 }
