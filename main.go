@@ -17,12 +17,18 @@ import (
 	"sync"
 	"syscall"
 	"text/tabwriter"
+	"time"
 
 	"github.com/mattn/go-isatty"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"forebay/balance/health"
 	"forebay/proxy"
+	"forebay/proxy/admin"
+	"forebay/proxy/admin/ctl"
+	"forebay/proxy/admin/dashboard"
+	"forebay/proxy/admin/top"
 	"forebay/proxy/config"
 	"forebay/proxy/engine"
 	"forebay/proxy/frame"
@@ -35,6 +41,8 @@ func main() {
 		Demo:  untilSignal(demo),
 		Echo:  untilSignal(echo),
 		Load:  untilSignal(load),
+		Ctl:   untilSignal(control),
+		Top:   untilSignal(watch),
 	}))
 }
 
@@ -62,8 +70,17 @@ func untilSignal[T any](action func(context.Context, T) error) func(context.Cont
 	}
 }
 
+// gcPercent is Go's GOGC for serving, where the environment has none: short sessions and
+// waits in the queue leave garbage, of which little lives at any time. Half as many
+// collections are 1 to 2 % of a short session; what a burst leaves is given back when the
+// proxy is quiet (engine.Trimming).
+const gcPercent = 200
+
 // serve is the proxy: it serves until a signal, then drains.
 func serve(ctx context.Context, cfg config.Serve) error {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	signals := make(chan os.Signal, 2) // the first drains, the second cuts
 	signal.Notify(signals, stopSignals...)
 	defer signal.Stop(signals)
@@ -78,6 +95,11 @@ func serve(ctx context.Context, cfg config.Serve) error {
 	if err != nil {
 		return err
 	}
+	metrics := admin.NewMetrics(version(), eng.Name())
+	p.Registry = p.Health.CutOnDown
+	if cfg.Admin.Listen != (config.Address{}) {
+		p.Observer, p.Registry = metrics, true
+	}
 	srv, err := proxy.New(p)
 	if err != nil {
 		return err
@@ -86,21 +108,136 @@ func serve(ctx context.Context, cfg config.Serve) error {
 	if err != nil {
 		return fmt.Errorf("cannot listen: %w", err)
 	}
+	adm, err := newAdmin(cfg, srv, metrics, log)
+	if err != nil {
+		ln.Close()
+		return err
+	}
+	stopAdmin, err := runAdmin(ctx, adm, cfg.Admin.Listen, log)
+	if err != nil {
+		ln.Close()
+		return err
+	}
+	defer stopAdmin()
 	logStart(log, cfg, eng, ln.Addr(), srv)
 
 	var serving sync.WaitGroup
 	serving.Go(func() { srv.Serve(engine.Trimming(ln)) })
 	log.Info().Stringer("signal", <-signals).Int("clients", srv.Stats().Clients).
-		Dur("drain_timeout_ms", cfg.DrainTimeout).Msg("draining; a second signal cuts")
-	drain(srv, cfg, signals)
+		Dur("drain_delay_ms", cfg.DrainDelay).Dur("drain_timeout_ms", cfg.DrainTimeout).Msg("draining; a second signal cuts")
+	adm.Drain()
+	timeout := cfg.DrainTimeout
+	if signaled(signals, cfg.DrainDelay) {
+		timeout = 0
+	}
+	drain(srv, timeout, signals)
 	serving.Wait()
 	return logEnd(log, srv)
 }
 
-// drain returns when the server has ended: by itself, or cut after the drain
-// timeout or by another signal.
-func drain(srv *proxy.Server, cfg config.Serve, signals <-chan os.Signal) {
-	ctx, cancel := context.WithTimeout(context.Background(), cfg.DrainTimeout)
+// newAdmin returns what answers operators.
+func newAdmin(cfg config.Serve, srv *proxy.Server, metrics *admin.Metrics, log zerolog.Logger) (*admin.Admin, error) {
+	token, err := readToken("--admin-token-file", cfg.Admin.TokenFile)
+	if err != nil {
+		return nil, err
+	}
+	return admin.New(admin.Config{
+		Proxy:   srv,
+		Metrics: metrics,
+		Log:     log,
+		Token:   token,
+		Hosts:   cfg.Admin.Hosts,
+		Pprof:   cfg.Admin.Pprof,
+		Page:    dashboard.Handler(),
+		ParseBackend: func(text string) (proxy.Backend, error) {
+			b, err := cfg.ParseBackend(text)
+			return proxyBackend(b), err
+		},
+	})
+}
+
+// readToken reads the token that a flag names, if it names one.
+func readToken(flag, path string) (admin.Token, error) {
+	if path == "" {
+		return admin.Token{}, nil
+	}
+	token, err := admin.ReadToken(path)
+	if err != nil {
+		return admin.Token{}, fmt.Errorf("%s: %w", flag, err)
+	}
+	return token, nil
+}
+
+// runAdmin has operators answered, where there is a listener for them, until stop is
+// called. A fault of theirs is logged, and the proxy goes on.
+func runAdmin(ctx context.Context, adm *admin.Admin, at config.Address, log zerolog.Logger) (stop func(), err error) {
+	if at == (config.Address{}) {
+		return func() {}, nil
+	}
+	ln, err := admin.Listen(ctx, at.Network, at.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("--admin: cannot listen: %w", err)
+	}
+	log.Info().Stringer("admin", config.Address{Network: at.Network, Addr: ln.Addr().String()}).Msg("operators are answered")
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := adm.Run(ctx, ln); err != nil {
+			log.Error().Err(err).Msg("the admin listener has failed")
+		}
+	})
+	return func() { cancel(); running.Wait() }, nil
+}
+
+// signaled waits for d, and reports whether a signal came before.
+func signaled(signals <-chan os.Signal, d time.Duration) bool {
+	select {
+	case <-signals:
+		return true
+	case <-time.After(d):
+		return false
+	}
+}
+
+// newClient returns a client of a forebay's admin listener.
+func newClient(at config.Address, tokenFile string) (*admin.Client, error) {
+	token, err := readToken("--token-file", tokenFile)
+	if err != nil {
+		return nil, err
+	}
+	return admin.NewClient(at.Network, at.Addr, token), nil
+}
+
+// watch shows a forebay in the terminal.
+func watch(ctx context.Context, cfg config.Top) error {
+	client, err := newClient(cfg.Admin, cfg.TokenFile)
+	if err != nil {
+		return err
+	}
+	view := top.Config{Source: client, Address: cfg.Admin.String(), Interval: cfg.Interval,
+		Changes: cfg.TokenFile != "" || cfg.Admin.Network == "unix"}
+	if cfg.Once {
+		return top.Once(ctx, view, os.Stdout)
+	}
+	if !isatty.IsTerminal(os.Stdin.Fd()) || !isatty.IsTerminal(os.Stdout.Fd()) {
+		return errors.New("top needs a terminal; --once prints one frame without")
+	}
+	return top.Run(ctx, view)
+}
+
+// control has a forebay do one thing.
+func control(ctx context.Context, cfg config.Ctl) error {
+	client, err := newClient(cfg.Admin, cfg.TokenFile)
+	if err != nil {
+		return err
+	}
+	return ctl.Run(ctx, client, ctl.Command{Name: cfg.Command, Backend: cfg.Backend, Number: cfg.Number, ID: cfg.ID, JSON: cfg.JSON}, os.Stdout)
+}
+
+// drain returns when the server has ended: by itself, or cut after the timeout or by
+// another signal.
+func drain(srv *proxy.Server, timeout time.Duration, signals <-chan os.Signal) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	var watching sync.WaitGroup
 	watching.Go(func() {
@@ -198,6 +335,7 @@ func proxyConfig(cfg config.Serve, eng engine.Engine, log zerolog.Logger) (proxy
 		DialTimeout:        cfg.DialTimeout,
 		DialParallel:       cfg.DialParallel,
 		AcquireTimeout:     cfg.AcquireTimeout,
+		PauseTimeout:       cfg.PauseTimeout,
 		Queue:              cfg.Queue,
 		AbortOnFIN:         cfg.AbortOnFin,
 		FirstByteWait:      cfg.FirstByteWait,
@@ -208,8 +346,12 @@ func proxyConfig(cfg config.Serve, eng engine.Engine, log zerolog.Logger) (proxy
 	if cfg.Reuse == "quiet" {
 		p.ReuseQuiet = cfg.ReuseQuiet
 	}
+	var err error
+	if p.Health, err = healthConfig(cfg); err != nil {
+		return p, err
+	}
 	for _, b := range cfg.Backends {
-		p.Backends = append(p.Backends, proxy.Backend{Network: b.Addr.Network, Addr: b.Addr.Addr, Max: b.Max, Weight: b.Weight})
+		p.Backends = append(p.Backends, proxyBackend(b))
 	}
 	if cfg.Protocol == "raw" {
 		return p, nil
@@ -217,6 +359,36 @@ func proxyConfig(cfg config.Serve, eng engine.Engine, log zerolog.Logger) (proxy
 	codec, err := newCodec(cfg.Protocol, cfg.Requests)
 	p.Requests = requestsConfig(cfg.Requests, codec, cfg.Reuse == "trust")
 	return p, err
+}
+
+// healthConfig returns how the backends are checked.
+func healthConfig(cfg config.Serve) (proxy.Health, error) {
+	h := cfg.Health
+	p := proxy.Health{SlowStart: h.SlowStart, CutOnDown: h.OnDown == "cut", TryAllDown: h.AllDown == "try"}
+	if h.Check == "off" {
+		return p, nil
+	}
+	p.Interval, p.Timeout, p.Fall, p.Rise = h.Interval, h.Timeout, h.Fall, h.Rise
+	switch h.Check {
+	case "send-expect":
+		send, err := health.Unescape(h.Send)
+		if err != nil {
+			return p, fmt.Errorf("--health-send: %w", err)
+		}
+		expect, err := health.Unescape(h.Expect)
+		if err != nil {
+			return p, fmt.Errorf("--health-expect: %w", err)
+		}
+		p.Talk = health.SendExpect{Send: send, Expect: expect}.Talk
+	case "thrift":
+		p.Talk = health.Thrift{Method: h.Method, Unframed: cfg.Requests.ThriftTransport == "unframed",
+			Compact: cfg.Requests.ThriftProtocol == "compact"}.Talk
+	}
+	return p, nil
+}
+
+func proxyBackend(b config.Backend) proxy.Backend {
+	return proxy.Backend{Network: b.Addr.Network, Addr: b.Addr.Addr, Max: b.Max, Weight: b.Weight}
 }
 
 func requestsConfig(cfg config.Requests, codec frame.Codec, trust bool) *proxy.Requests {

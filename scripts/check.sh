@@ -33,17 +33,22 @@ may_import() {
   done
 }
 may_import balance
+may_import balance/health
 may_import pool
 may_import proxy/engine
 may_import proxy/config
 may_import proxy/frame
 may_import proxy/exchange proxy/frame
-may_import proxy balance pool proxy/engine proxy/exchange proxy/frame
+may_import proxy balance balance/health pool proxy/engine proxy/exchange proxy/frame
+may_import proxy/admin proxy balance balance/health pool proxy/engine
+may_import proxy/admin/ctl proxy/admin
+may_import proxy/admin/dashboard
+may_import proxy/admin/top proxy/admin
 may_import proxy/proxytest
 may_import proxy/enginetest proxy/engine
 may_import proxy/loadtest proxy proxy/engine
 # These are pure: the standard library alone.
-for pkg in balance proxy/frame; do
+for pkg in balance balance/health proxy/frame; do
   n=$(go list -deps -f '{{if not .Standard}}{{.ImportPath}}{{end}}' "./$pkg" | wc -l)
   [ "$n" -eq 1 ] || fail "$pkg must import only the standard library"
 done

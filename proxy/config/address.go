@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // maxUnixPath is what sockaddr_un.sun_path holds on Linux, less the NUL.
@@ -92,6 +93,8 @@ func checkUnixPath(path string) error {
 		return errors.New("a socket's path starts with / (or @, for an abstract name)")
 	case len(path) > maxUnixPath:
 		return fmt.Errorf("a socket's path is at most %d bytes, this one is %d", maxUnixPath, len(path))
+	case !utf8.ValidString(path):
+		return errors.New("a socket's path is UTF-8")
 	case strings.ContainsFunc(path, unicode.IsControl):
 		return errors.New("a socket's path has no control characters")
 	}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/urfave/cli/v2"
@@ -21,6 +22,8 @@ commands:
   demo    backends, proxy and load in one process, with a report at the end
   echo    a server to try the proxy with, well behaved or not
   load    a load generator that checks every reply
+  ctl     shows and changes a forebay that serves, through its --admin
+  top     shows one live in the terminal
 
 A flag overrides its environment variable, which overrides the default.
 `
@@ -63,7 +66,7 @@ func (r *runner) app(a Actions) *cli.App {
 		OnUsageError:              onUsageError(program, ss),
 		CommandNotFound:           func(c *cli.Context, name string) { r.noHelp = unknownCommand(c.App, name) },
 		ExitErrHandler:            func(*cli.Context, error) {}, // the default one exits
-		Commands:                  []*cli.Command{r.demo(a), r.echo(a), r.load(a)},
+		Commands:                  []*cli.Command{r.demo(a), r.echo(a), r.load(a), r.ctl(a), r.top(a)},
 		Action: func(c *cli.Context) error {
 			if version.IsSet() {
 				_, err := fmt.Fprintln(r.Stdout, program, r.version)
@@ -93,6 +96,12 @@ func (r *runner) load(a Actions) *cli.Command {
 	var l Load
 	return r.command("load", loadAbout, loadSettings(&l), l.complete,
 		func(ctx context.Context) error { return a.Load(ctx, l) })
+}
+
+func (r *runner) top(a Actions) *cli.Command {
+	var t Top
+	return r.command("top", topAbout, topSettings(&t), t.complete,
+		func(ctx context.Context) error { return a.Top(ctx, t) })
 }
 
 // command builds a command that takes flags only.
@@ -126,8 +135,8 @@ func (r *runner) settle(ss settings, complete func(settings) error) error {
 	if err == nil {
 		err = complete(ss)
 	}
-	if err != nil {
-		return &usageError{err: err}
+	if _, hinted := errors.AsType[*usageError](err); err == nil || hinted {
+		return err
 	}
-	return nil
+	return &usageError{err: err}
 }

@@ -1,8 +1,8 @@
 // Package config is what operators set: the flags and environment variables of
 // forebay and its commands, checked, with the defaults filled in.
 //
-// Run parses the arguments, checks them and calls one of four actions with a
-// plain struct. A value comes from the flag, else (serving only) from the
+// Run parses the arguments, checks them and calls one of the actions with a
+// plain struct. A value comes from the flag, else (serving, and some of ctl's and top's) from the
 // environment, else from the default, and goes through the same check wherever
 // it came from, so a wrong one reads alike: at most two lines that name the
 // flag or variable, what was given and what it takes, and exit status 2.
@@ -96,6 +96,20 @@ type Serve struct {
 	// DrainTimeout is how long sessions may go on after a signal. Zero: they
 	// are cut at once.
 	DrainTimeout time.Duration
+
+	// DrainDelay is how long clients are still taken after a signal, while the
+	// proxy says that it is not ready. Zero: not at all.
+	DrainDelay time.Duration
+
+	// PauseTimeout is how long the time of clients that wait stands still while the
+	// proxy is paused. Zero: it runs on.
+	PauseTimeout time.Duration
+
+	// Health is how it is found out which backends are down.
+	Health Health
+
+	// Admin is the listener for operators.
+	Admin Admin
 
 	// Protocol is "raw", "thrift" or "length".
 	Protocol string
@@ -214,7 +228,7 @@ type Load struct {
 	JSON bool
 }
 
-// Actions is what the commands do. All four are required. An error that has a
+// Actions is what the commands do. All are required. An error that has a
 // method ExitCode() int chooses the exit status, any other makes it 1; an empty
 // text prints nothing.
 type Actions struct {
@@ -222,6 +236,8 @@ type Actions struct {
 	Demo  func(context.Context, Demo) error
 	Echo  func(context.Context, Echo) error
 	Load  func(context.Context, Load) error
+	Ctl   func(context.Context, Ctl) error
+	Top   func(context.Context, Top) error
 }
 
 // Defaults returns what Serve holds where nothing was given. It has no Backends.

@@ -20,6 +20,10 @@ func TestHelpIsGolden(t *testing.T) {
 		{line: "echo --help", file: "help-echo.golden"},
 		{line: "load -h", file: "help-load.golden"},
 		{line: "--help load", file: "help-load.golden"},
+		{line: "ctl --help", file: "help-ctl.golden"},
+		{line: "ctl drain -h", file: "help-ctl.golden"},
+		{line: "top --help", file: "help-top.golden"},
+		{line: "--help ctl", file: "help-ctl.golden"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.line, func(t *testing.T) {
@@ -51,7 +55,7 @@ func golden(t *testing.T, name, got string) string {
 }
 
 func TestHelpFitsEightyColumns(t *testing.T) {
-	for _, command := range []string{"", "demo", "echo", "load"} {
+	for _, command := range []string{"", "demo", "echo", "load", "ctl"} {
 		for line := range strings.Lines(run(t, command+" --help", nil, nil).stdout) {
 			line = strings.TrimSuffix(line, "\n")
 			if utf8.RuneCountInString(line) > helpWidth || strings.TrimRight(line, " ") != line {
@@ -69,6 +73,17 @@ func TestServeHasTheFlagsOfTheSpecification(t *testing.T) {
 		{"max-conns", "64"},
 		{"dial-timeout", "2s"},
 		{"dial-parallel", "4"},
+		{"health", "tcp"},
+		{"health-interval", "2s"},
+		{"health-timeout", "1s"},
+		{"health-fall", "3"},
+		{"health-rise", "2"},
+		{"health-send", ""},
+		{"health-expect", ""},
+		{"health-method", "forebay_health_check"},
+		{"slow-start", "10s"},
+		{"on-down", "leave"},
+		{"all-down", "fail"},
 		{"min-idle", "auto"},
 		{"virgin-timeout", "10s"},
 		{"idle-timeout", "60s"},
@@ -77,6 +92,7 @@ func TestServeHasTheFlagsOfTheSpecification(t *testing.T) {
 		{"reuse-quiet", "20ms"},
 		{"acquire-timeout", "3s"},
 		{"queue", "1024"},
+		{"pause-timeout", "30s"},
 		{"first-byte-wait", "0"},
 		{"abort-on-fin", "off"},
 		{"session-idle-timeout", "10m"},
@@ -102,6 +118,11 @@ func TestServeHasTheFlagsOfTheSpecification(t *testing.T) {
 		{"oneway-quarantine", "50ms"},
 		{"length-field", "offset=0,width=4,endian=big,adjust=0"},
 		{"length-id", ""},
+		{"admin", ""},
+		{"admin-token-file", ""},
+		{"admin-host", ""},
+		{"admin-pprof", "off"},
+		{"drain-delay", "0"},
 		{"log-level", "info"},
 		{"log-format", "auto"},
 	}
@@ -122,6 +143,8 @@ func TestEveryFlagIsDescribed(t *testing.T) {
 		"demo": demoSettings(new(Demo)),
 		"echo": echoSettings(new(Echo)),
 		"load": loadSettings(new(Load)),
+		"ctl":  ctlSettings(new(Ctl)),
+		"top":  topSettings(new(Top)),
 	}
 	for command, ss := range commands {
 		headings := map[string]bool{}

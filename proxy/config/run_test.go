@@ -18,6 +18,8 @@ type call struct {
 	demo  *Demo
 	echo  *Echo
 	load  *Load
+	ctl   *Ctl
+	top   *Top
 }
 
 // run runs forebay with a command line split at spaces, in an environment that
@@ -37,6 +39,8 @@ func runArgs(t *testing.T, args []string, env map[string]string, err error) call
 		Demo:  func(_ context.Context, d Demo) error { c.demo = &d; return err },
 		Echo:  func(_ context.Context, e Echo) error { c.echo = &e; return err },
 		Load:  func(_ context.Context, l Load) error { c.load = &l; return err },
+		Ctl:   func(_ context.Context, l Ctl) error { c.ctl = &l; return err },
+		Top:   func(_ context.Context, l Top) error { c.top = &l; return err },
 	})
 	c.stdout, c.stderr = stdout.String(), stderr.String()
 	return c
@@ -44,7 +48,7 @@ func runArgs(t *testing.T, args []string, env map[string]string, err error) call
 
 // acted tells whether any action ran.
 func (c call) acted() bool {
-	return c.serve != nil || c.demo != nil || c.echo != nil || c.load != nil
+	return c.serve != nil || c.demo != nil || c.echo != nil || c.load != nil || c.ctl != nil || c.top != nil
 }
 
 // A statusError is an action's error that chooses the exit status.
@@ -72,7 +76,7 @@ func TestRunReportsWhatTheActionReturned(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			for _, line := range []string{"--backend a:1", "demo", "echo --listen :1", "load --target a:1"} {
+			for _, line := range []string{"--backend a:1", "demo", "echo --listen :1", "load --target a:1", "ctl pools"} {
 				c := run(t, line, nil, tt.err)
 				if !c.acted() || c.status != tt.status || c.stderr != tt.stderr {
 					t.Errorf("%s: acted %t, status %d, stderr %q; want true, %d, %q",
@@ -199,7 +203,33 @@ func TestBadInputIsOneOrTwoLinesAndStatus2(t *testing.T) {
 		{line: "load --target a:1 --protocol thrift --size 31", stderr: `--size: got 31 beside --protocol thrift; takes a number from 32 to 13107200` + "\n"},
 		{line: "load --target a:1 --requests 5 --duration 1s", stderr: "--requests: got 5 beside --duration 1s; takes the place of a duration\n"},
 
+		{line: "--backend a:1 --admin 9901", stderr: `--admin: got "9901": the port is missing; takes host:port, :port, [v6]:port or unix:/path` + "\n"},
+		{line: "--backend a:1 --admin 127.0.0.1:9000", stderr: `--admin: got "127.0.0.1:9000", which is where --listen takes clients; takes another address` + "\n"},
+		{line: "--backend a:1 --admin-token-file /t", stderr: "--admin-token-file: there is no --admin for it; takes --admin beside it\n"},
+		{line: "--backend a:1 --admin-host a", stderr: "--admin-host: there is no --admin for it; takes --admin beside it\n"},
+		{
+			line: "--backend a:1", env: map[string]string{"FOREBAY_ADMIN_PPROF": "on"},
+			stderr: "FOREBAY_ADMIN_PPROF: there is no --admin for it; takes --admin beside it\n",
+		},
+		{line: "--backend a:1 --admin :1 --admin-host a:1", stderr: `--admin-host: got "a:1"; takes a host name or an IP address, without a port` + "\n"},
+		{line: "--drain-delay x", stderr: `--drain-delay: got "x"; takes a duration above 0, such as 3s or 500ms, or 0 (none)` + "\n"},
+		{line: "ctl pools --admin x", stderr: `--admin: got "x": the port is missing; takes host:port, :port, [v6]:port or unix:/path` + "\n"},
+		{line: "ctl pools --admin :0", stderr: `--admin: got ":0"; takes the port that the listener has` + "\n"},
+		{line: "ctl pools", env: map[string]string{"FOREBAY_ADMIN": "x"}, stderr: `FOREBAY_ADMIN: got "x": the port is missing; takes host:port, :port, [v6]:port or unix:/path` + "\n"},
+		{line: "ctl weight a:1 0", stderr: `weight: N: got "0"; takes a number from 1 to 1000000` + "\n"},
+		{line: "ctl max a:1 many", stderr: `max: N: got "many"; takes a number from 1 to 65535` + "\n"},
+		{line: "ctl disconnect x", stderr: `disconnect: SESSION: got "x"; takes the id of a session, a number` + "\n"},
+		{line: "ctl add a:1,max=x", stderr: `add: ADDR[,max=N][,weight=N]: got "a:1,max=x": max is a number from 1 to 65535, not "x"; takes host:port[,max=N][,weight=N]` + "\n"},
+		{line: "ctl pools --limit 3", stderr: `--limit: got "3" beside pools; takes the command sessions` + "\n"},
+		{line: "ctl sessions --limit 0", stderr: `--limit: got "0"; takes a number from 1 to 10000` + "\n"},
+
 		// Flags, commands and arguments.
+		{line: "ctl", stderr: "the command is missing\nsee forebay ctl --help\n"},
+		{line: "ctl pool", stderr: `unknown command "pool" (did you mean pools?)` + "\nsee forebay ctl --help\n"},
+		{line: "ctl drain", stderr: "drain: got 0 arguments; takes forebay ctl drain BACKEND\nsee forebay ctl --help\n"},
+		{line: "ctl pause a:1", stderr: "pause: got 1 arguments; takes forebay ctl pause\nsee forebay ctl --help\n"},
+		{line: "ctl pools --jsn", stderr: "unknown flag --jsn (did you mean --json?)\nsee forebay ctl --help\n"},
+		{line: "ctl pools --admin", stderr: "--admin: got no value; takes host:port, :port, [v6]:port or unix:/path\nsee forebay ctl --help\n"},
 		{line: "--lisen :1", stderr: "unknown flag --lisen (did you mean --listen?)\n" + see},
 		{line: "--drain 3s", stderr: "unknown flag --drain (did you mean --drain-timeout?)\n" + see},
 		{line: "--zebra", stderr: "unknown flag --zebra\n" + see},

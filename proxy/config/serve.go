@@ -26,11 +26,13 @@ func serveSettings(s *Serve) settings {
 	all := settings{}
 	all = append(all, listenerSettings(s)...)
 	all = append(all, backendSettings(s)...)
+	all = append(all, healthSettings(&s.Health)...)
 	all = append(all, poolSettings(s)...)
 	all = append(all, queueSettings(s)...)
 	all = append(all, sessionSettings(s)...)
 	all = append(all, byteSettings(s)...)
 	all = append(all, requestSettings(s)...)
+	all = append(all, adminSettings(s)...)
 	all = append(all, logSettings(&s.LogLevel, &s.LogFormat, "info")...)
 	for _, f := range all {
 		f.env = "FOREBAY_" + strings.ToUpper(strings.ReplaceAll(f.name, "-", "_"))
@@ -141,6 +143,12 @@ func queueSettings(s *Serve) settings {
 			kind: number(&s.Queue, 0, maxCount, "nobody waits"),
 			usage: "let at most `N` clients wait at once, over all backends, first come first served; more " +
 				"are refused at once. 0: nobody waits",
+		},
+		{
+			name: "pause-timeout", category: queueFlags, def: "30s",
+			kind: duration(&s.PauseTimeout, "not at all"),
+			usage: "while the proxy is paused, let the time of clients that wait stand still for `DURATION` at the most, " +
+				"in which a backend can be failed over",
 		},
 		{
 			name: "first-byte-wait", category: queueFlags, def: "0",

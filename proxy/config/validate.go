@@ -8,6 +8,12 @@ func (s *Serve) complete(ss settings) error {
 	if err := s.completeProtocol(ss); err != nil {
 		return err
 	}
+	if err := s.Admin.complete(s.Listen, ss); err != nil {
+		return err
+	}
+	if err := s.Health.complete(s.Protocol, ss); err != nil {
+		return err
+	}
 	source := ss.source("backend")
 	if len(s.Backends) == 0 {
 		return fmt.Errorf("--backend is required: %s, may be repeated", backendTakes)
