@@ -114,6 +114,7 @@ type requests struct {
 
 	answered func(*lease, error) // answer, bound once
 	leased   func()              // the engine's, while a lease is asked for
+	now      time.Time           // of the newest step
 	since    time.Time           // the lease began; set where somebody wants to know
 }
 
@@ -134,6 +135,7 @@ func (r *requests) Next(now time.Time) engine.Step {
 	if r.srv.drainCtx.Err() != nil {
 		r.Drain()
 	}
+	r.now = now
 	s := r.Machine.Next(now)
 	return engine.Step{Op: ops[s.Op], ToClient: s.ToClient, ToBackend: s.ToBackend,
 		FromClient: s.FromClient, FromBackend: s.FromBackend, ClientFirst: s.ClientFirst, Until: s.Until}
@@ -182,7 +184,7 @@ func (r *requests) Release() {
 	answered := f.Fault == exchange.NoFault && f.Used && !r.Unanswered()
 	l.backend.ended(f, answered, r.client)
 	if answered && l.backend.observe != nil {
-		l.backend.observe(time.Since(r.since))
+		l.backend.observe(r.now.Sub(r.since))
 	}
 	r.again = f.Fault == exchange.Stale
 	if r.mayBeUnread(f) && l.conn().Unacked() > 0 {
