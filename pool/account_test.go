@@ -240,7 +240,7 @@ func TestTheAccountHoldsInAStorm(t *testing.T) {
 }
 
 // The same with the clock of this machine, and the shutdown right behind it, while
-// dials are under way and a prober may be at work.
+// dials are under way.
 func TestTheAccountHoldsInAStormInRealTime(t *testing.T) {
 	for range 4 {
 		s := newStorm(t, rand.Uint64(), 200, 500*time.Millisecond)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"slices"
@@ -254,6 +255,10 @@ func TestIsLocal(t *testing.T) {
 		{dialError(syscall.EAGAIN), true}, // a Unix socket's backlog is full
 		{&net.DNSError{Err: "dial udp 10.0.0.1:53: socket: too many open files", Name: "h"}, true}, // keeps no cause
 		{&net.DNSError{Err: "no such host", Name: "h", IsNotFound: true}, false},
+		{io.EOF, false},
+		{errors.New("x"), false},
+		{dialError(syscall.ECONNRESET), false},
+		{dialError(syscall.ETIMEDOUT), false},
 		{dialError(syscall.ECONNREFUSED), false},
 		{dialError(syscall.ENETUNREACH), false},
 		{dialError(syscall.EHOSTUNREACH), false},

@@ -50,22 +50,15 @@ type backend struct {
 type dispatched struct {
 	Backend    // with max and weight as they are now
 	state      State
-	removed    bool   // it is gone once its slots are free
-	gone       bool   // its index is another's, or nobody's
-	err        error  // why it is down; nil while it is up
-	ups        int    // changes between down and up
-	recovering int    // dials that must still succeed before it counts as healthy
-	failed     failed // the newest dial that failed
-	checkReady bool   // a slot is reserved for the check that waited
+	removed    bool  // it is gone once its slots are free
+	gone       bool  // its index is another's, or nobody's
+	err        error // why it is down; nil while it is up
+	ups        int   // changes between down and up
+	recovering int   // dials that must still succeed before it counts as healthy
+	checkReady bool  // a slot is reserved for the check that waited
 
 	life context.Context    // of its pool and its monitor; nil before they run
 	stop context.CancelFunc // ends that
-}
-
-// failed is a dial that failed.
-type failed struct {
-	err error
-	at  time.Time
 }
 
 // newBackend returns a backend that the dispatcher has yet to be given.

@@ -49,22 +49,12 @@ const (
 
 var stateNames = [...]string{"ready", "drain", "maintain"}
 
-// String returns the name of the state, as ParseState takes it.
+// String returns the name of the state.
 func (s State) String() string {
 	if int(s) >= len(stateNames) {
 		return fmt.Sprintf("state %d", int(s))
 	}
 	return stateNames[s]
-}
-
-// ParseState returns the state of a name.
-func ParseState(name string) (State, error) {
-	for s, n := range stateNames {
-		if n == name {
-			return State(s), nil
-		}
-	}
-	return 0, wrongf(ErrInvalid, "a backend is ready, drain or maintain, not %q", name)
 }
 
 // Add adds a backend, which takes its share at once. An address that is there already
@@ -253,8 +243,8 @@ func (d *dispatcher) setState(b *backend, s State) {
 }
 
 // changed is called with the lock held after a change of what b may be used for: a check
-// has a slot that there is now; who waits is served by it, or has lost hope; connections may lie idle for nobody; and it
-// may be gone.
+// has a slot that there is now; who waits is served by it, or has lost hope; connections
+// may lie idle for nobody; and it may be gone.
 func (d *dispatcher) changed(b *backend) {
 	d.grantCheck(b)
 	d.answerAll()

@@ -5,6 +5,7 @@ import (
 
 	"forebay/balance"
 	"forebay/balance/health"
+	"forebay/pool"
 )
 
 // Health describes how it is found out which backends are down, and what follows. Of the
@@ -21,7 +22,7 @@ type Health struct {
 	SlowStart time.Duration
 
 	// CutOnDown ends the sessions of a backend that goes down: those that have a lease
-	// then. It needs Config.Registry.
+	// then. It sets Config.Registry.
 	CutOnDown bool
 
 	// TryAllDown dials backends that are down while no other is up. Otherwise clients
@@ -36,7 +37,7 @@ func (srv *Server) newMonitor(b *backend) (*health.Monitor, error) {
 		Network: b.Network, Addr: b.Addr,
 		Owner:    owner{srv, b},
 		Interval: h.Interval, Timeout: h.Timeout, Fall: h.Fall, Rise: h.Rise, Talk: h.Talk,
-		Reserve: slots{srv.dispatcher, b}.check,
+		Reserve: slots{srv.dispatcher, b}.check, IsLocal: pool.IsLocal,
 	})
 }
 
@@ -126,9 +127,6 @@ func (d *dispatcher) recover(b *backend) bool {
 
 // dialFailed notes a dial that failed because of its backend.
 func (d *dispatcher) dialFailed(b *backend, began time.Time, err error) {
-	d.mu.Lock()
-	b.failed = failed{err, time.Now()}
-	d.mu.Unlock()
 	d.events.backendStillDown(b, err)
 	b.monitor.DialFailed(began, err)
 }

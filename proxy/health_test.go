@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -414,7 +412,7 @@ func (d disturbed) Watch(func(bool, error) bool) func() { return d.by }
 func TestSessionThatIsAboutToHaveItsLeaseIsCutToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config(Backend{Network: "tcp", Addr: "backend:1", Max: 1, Weight: 1})
-		cfg.Registry, cfg.Health.CutOnDown = true, true
+		cfg.Health.CutOnDown = true
 		cfg.Engine = slowEngine{dial: func(context.Context, string) error { return nil }}
 		srv, err := New(cfg)
 		must(t, err)
@@ -432,38 +430,13 @@ func TestSessionThatIsAboutToHaveItsLeaseIsCutToo(t *testing.T) {
 	})
 }
 
-// dialFrom dials as a client of another address of this machine.
-func (f *front) dialFrom(t testing.TB, addr string) proxytest.Conn {
-	t.Helper()
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(addr)}}
-	c, err := dialer.DialContext(t.Context(), "tcp", f.at.String())
-	if err != nil {
-		t.Skipf("no client from %s here: %v", addr, err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return c.(proxytest.Conn)
-}
-
 func TestGarbageClientsTakeNoBackendDown(t *testing.T) {
 	enginetest.Each(t, testGarbageClientsTakeNoBackendDown)
 }
 
 // The backend resets whoever sends garbage, as many do.
 func testGarbageClientsTakeNoBackendDown(t *testing.T) {
-	be := testBackend(t, 8, func(c proxytest.Conn) {
-		buf := make([]byte, 64)
-		for {
-			n, err := c.Read(buf)
-			if err != nil {
-				return
-			}
-			if string(buf[:n]) == "garbage" {
-				c.(*net.TCPConn).SetLinger(0)
-				return
-			}
-			c.Write(buf[:n])
-		}
-	})
+	be := testBackend(t, 8, proxytest.ResetGarbage)
 	for _, checks := range []string{"by connecting", "by an answer"} {
 		t.Run(checks, func(t *testing.T) {
 			cfg := checkOften(config(be))
@@ -473,12 +446,7 @@ func testGarbageClientsTakeNoBackendDown(t *testing.T) {
 			f := start(t, cfg)
 			for range 30 {
 				for _, addr := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.4"} {
-					c := f.dialFrom(t, addr)
-					write(t, c, "garbage")
-					if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-						t.Fatalf("garbage ended with %v, want a reset", err)
-					}
-					c.Close()
+					proxytest.SendGarbage(t, addr, f.at.String())
 				}
 			}
 			b := f.Stats().Backends[0]
@@ -524,7 +492,7 @@ func TestSessionsOfABackendThatGoesDownAreCutWhereThatIsWanted(t *testing.T) {
 func testSessionsOfABackendThatGoesDownAreCutWhereThatIsWanted(t *testing.T) {
 	a, b := &stoppable{}, &stoppable{}
 	cfg := checkOften(config(testBackend(t, 8, a.serve), testBackend(t, 8, b.serve)))
-	cfg.Registry, cfg.Health.CutOnDown = true, true
+	cfg.Health.CutOnDown = true
 	f := start(t, cfg)
 	var on [2]proxytest.Conn // a session at each
 	for i := range on {

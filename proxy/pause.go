@@ -27,14 +27,6 @@ func (srv *Server) Resume() {
 	}
 }
 
-// Paused reports whether the server is paused, and since when.
-func (srv *Server) Paused() (paused bool, since time.Time) {
-	srv.dispatcher.mu.Lock()
-	defer srv.dispatcher.mu.Unlock()
-	since = srv.dispatcher.paused
-	return !since.IsZero(), since
-}
-
 // pause reports whether there was no pause yet.
 func (d *dispatcher) pause() (begun bool, err error) {
 	d.mu.Lock()

@@ -43,10 +43,10 @@ type dispatcher struct {
 	tried    []int // scratch of pickLocked
 }
 
-// dispatcherEvents is told, without the lock, when a backend goes down, fails a dial or comes up
-// again, and when it has got room that no client waits for. The others are told with the
-// lock, and must not wait or ask for anything: backendBegins when its pool is to run,
-// backendRises when it has just come up, and backendHasSurplus.
+// dispatcherEvents is told, without the lock, when a backend goes down, fails a dial or
+// comes up again, and when it has got room that no client waits for. The others are told
+// with the lock, and must not wait or ask for anything: backendBegins when its pool is to
+// run, backendRises when it has just come up, and backendHasSurplus.
 type dispatcherEvents interface {
 	backendBegins(b *backend)
 	backendDown(b *backend, err error)

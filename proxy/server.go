@@ -122,6 +122,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.ReuseQuiet > 0 && runtime.GOOS != "linux" {
 		return nil, errors.New("--reuse quiet needs Linux: elsewhere nothing tells whether bytes wait on a connection")
 	}
+	cfg.Registry = cfg.Registry || cfg.Health.CutOnDown // to find them
 	srv := &Server{cfg: cfg, epoch: time.Now(), donec: make(chan struct{})}
 	srv.drainCtx, srv.drain = context.WithCancelCause(context.Background())
 	srv.cutCtx, srv.cut = context.WithCancelCause(context.Background())

@@ -36,12 +36,6 @@ type Stats struct {
 type BackendStats struct {
 	Backend        // with max and weight as they are now
 	Status  string // "up"; or why it gets no leases: "removed", "maintain", "drain" or "down", the first that is so
-	State   State  // what its operator wants
-	Removed bool   // it is gone when its last connection is closed
-	Down    error  // why it is down; nil while it is up
-
-	Failed   error     // what the newest dial failed with, of those that say something about the backend
-	FailedAt time.Time // zero: none has
 
 	Sessions int64 // that it has served
 	Requests int64 // likewise, with request pooling
@@ -79,11 +73,6 @@ func (b snapshot) stats() BackendStats {
 	return BackendStats{
 		Backend:   s.Backend,
 		Status:    s.status(),
-		State:     s.state,
-		Removed:   s.removed,
-		Down:      s.err,
-		Failed:    s.failed.err,
-		FailedAt:  s.failed.at,
 		Sessions:  b.sessions.Load(),
 		Requests:  b.requests.Load(),
 		BytesUp:   b.traffic.up.Load(),

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"strings"
-	"syscall"
 	"time"
 )
 
@@ -31,7 +29,7 @@ func (m *Monitor) check(ctx context.Context) (told bool) {
 	switch {
 	case ctx.Err() != nil: // it was cut
 		return false
-	case isLocal(err):
+	case m.cfg.IsLocal(err):
 		m.skipped(err)
 		return false
 	default:
@@ -56,22 +54,4 @@ func (cfg *Config) ask(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(past) })
 	defer stop()
 	return cfg.Talk(conn)
-}
-
-// localFaults are what a dial fails with where this machine lacks something:
-// descriptors, memory, ports. EAGAIN is what connecting to a Unix socket fails with
-// while its backlog is full, which a burst of clients brings about.
-var localFaults = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
-	syscall.EADDRNOTAVAIL, syscall.EAGAIN}
-
-// isLocal reports whether a check failed because of this machine.
-func isLocal(err error) bool {
-	var dns *net.DNSError // keeps of its cause the text alone
-	named := errors.As(err, &dns)
-	for _, e := range localFaults {
-		if errors.Is(err, e) || named && strings.HasSuffix(dns.Err, e.Error()) {
-			return true
-		}
-	}
-	return false
 }

@@ -1,11 +1,9 @@
 package health
 
 import (
-	"errors"
 	"io"
 	"net"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -53,7 +51,7 @@ func TestConnecting(t *testing.T) {
 		t.Run(network+" refused", func(t *testing.T) {
 			ln := proxytest.Listen(t, network)
 			ln.Close()
-			if err := asks(t, ln.Addr(), nil, time.Minute); err == nil || isLocal(err) {
+			if err := asks(t, ln.Addr(), nil, time.Minute); err == nil {
 				t.Errorf("a check of nobody = %v, want an error of the backend", err)
 			}
 		})
@@ -208,13 +206,4 @@ func FuzzUnescape(f *testing.F) {
 			t.Errorf("Unescape(%q) = %q, %v; want %q", s.String(), got, err, b)
 		}
 	})
-}
-
-func TestABackendsFaultsAreNotLocal(t *testing.T) {
-	for _, err := range []error{nil, io.EOF, errors.New("x"), syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ETIMEDOUT,
-		syscall.EHOSTUNREACH, &net.DNSError{Err: "no such host"}} {
-		if isLocal(err) {
-			t.Errorf("%v is taken for a fault of this machine", err)
-		}
-	}
 }

@@ -55,6 +55,10 @@ type Config struct {
 	// Nil means that checks need no slot.
 	Reserve func() (release func(), ok bool)
 
+	// IsLocal reports whether a check failed because of this machine, which says
+	// nothing about the backend. Nil means that none does.
+	IsLocal func(error) bool
+
 	// Dial opens the connection of a check. Nil means a net.Dialer without
 	// keep-alive probes.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -80,6 +84,9 @@ func (cfg Config) withDefaults() (Config, error) {
 	}
 	if cfg.Reserve == nil {
 		cfg.Reserve = func() (func(), bool) { return func() {}, true }
+	}
+	if cfg.IsLocal == nil {
+		cfg.IsLocal = func(error) bool { return false }
 	}
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{KeepAlive: -1, FallbackDelay: -1}).DialContext // one address at a time: a check has one slot

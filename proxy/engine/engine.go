@@ -70,8 +70,8 @@
 //   - Both at once: the machine is told of each, in the order in which they are seen.
 //   - The time of a step has come, or DriveConfig.Wake has ended: the machine is asked
 //     again.
-//   - The context ends, or Conn.Cut is called: the machine is told (Cut), and ends. The engine resets nothing:
-//     that is left to the holders.
+//   - The context ends, or Conn.Cut is called: the machine is told (Cut), and ends. The
+//     engine resets nothing: that is left to the holders.
 //   - A slow reader stops what a step does not want: what a session holds is bounded
 //     by what its machine takes.
 package engine

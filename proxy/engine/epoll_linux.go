@@ -17,8 +17,8 @@ import (
 // promises is in epoll(7): with stream sockets a read that brings less than was asked
 // for has taken all there was (since 2.6.9, when it began to hold); what comes later
 // is a new edge. That does not hold where an urgent byte, or on a Unix socket descriptors
-// that come along, end a read: then one goes on until there is nothing. A FIN is told of as EPOLLRDHUP (2.6.17), also where bytes are in front
-// of it.
+// that come along, end a read: then one goes on until there is nothing. A FIN is told of
+// as EPOLLRDHUP (2.6.17), also where bytes are in front of it.
 //
 // The writes of all the events of one wait are made together, after the reads: the
 // receivers on this machine are woken once for many messages, not for each, which costs

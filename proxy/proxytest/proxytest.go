@@ -4,9 +4,15 @@
 package proxytest
 
 import (
+	"errors"
+	"io"
 	"net"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -138,4 +144,55 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 		}
 	}
 	t.Fatalf("waited %v in vain for %s", patience, what)
+}
+
+// BuildProgram builds forebay, for the main function of tests that run it, and returns
+// its path and what removes it.
+func BuildProgram() (path string, remove func()) {
+	dir, err := os.MkdirTemp("", "forebay-test")
+	if err != nil {
+		panic(err)
+	}
+	path = filepath.Join(dir, "forebay")
+	if out, err := exec.Command("go", "build", "-o", path, "forebay").CombinedOutput(); err != nil {
+		panic(string(out))
+	}
+	return path, func() { os.RemoveAll(dir) }
+}
+
+// ResetGarbage handles a connection as an echo that resets whoever sends "garbage".
+func ResetGarbage(c Conn) {
+	buf := make([]byte, 64)
+	for {
+		n, err := c.Read(buf)
+		if err != nil {
+			return
+		}
+		if string(buf[:n]) == "garbage" {
+			c.(*net.TCPConn).SetLinger(0)
+			return
+		}
+		c.Write(buf[:n])
+	}
+}
+
+// SendGarbage sends that to a TCP address, as a client of the loopback address from, and
+// wants to be reset. Where a client may have one loopback address alone (that is not so on
+// Linux) it skips the test.
+func SendGarbage(t testing.TB, from, to string) {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: patience}
+	c, err := d.Dial("tcp", to)
+	if err != nil && runtime.GOOS != "linux" {
+		t.Skipf("no client from %s here: %v", from, err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	io.WriteString(c, "garbage")
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Fatalf("garbage ended with %v, want a reset", err)
+	}
 }

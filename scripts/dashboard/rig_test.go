@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"forebay/proxy/admin"
+	"forebay/proxy/proxytest"
 )
 
 const token = "a-token-of-the-test"
@@ -25,16 +26,10 @@ func TestMain(m *testing.M) {
 	if chromiumPath, found = findChromium(); !found {
 		os.Exit(m.Run()) // the tests skip
 	}
-	dir, err := os.MkdirTemp("", "forebay-dashboard")
-	if err != nil {
-		panic(err)
-	}
-	program = filepath.Join(dir, "forebay")
-	if out, err := exec.Command("go", "build", "-o", program, "forebay").CombinedOutput(); err != nil {
-		panic(string(out))
-	}
+	path, remove := proxytest.BuildProgram()
+	program = path
 	status := m.Run()
-	os.RemoveAll(dir)
+	remove()
 	os.Exit(status)
 }
 

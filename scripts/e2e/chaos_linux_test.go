@@ -1,12 +1,9 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -187,13 +184,13 @@ func (f *chaos) requestsAddUp(t *testing.T, m metrics) {
 
 // TestGarbageTakesNoBackendDown: the backend resets who sends garbage, and answers others.
 func TestGarbageTakesNoBackendDown(t *testing.T) {
-	backend := proxytest.Serve(t, "tcp", resetsGarbage).String()
+	backend := proxytest.Serve(t, "tcp", proxytest.ResetGarbage).String()
 	for _, health := range [][]string{{"tcp"}, {"send-expect", "--health-send", "ping", "--health-expect", "ping"}} {
 		t.Run(health[0], func(t *testing.T) {
 			s, addr := serveAdmin(t, "127.0.0.1:0", append([]string{"--backend", backend, "--health-interval", "50ms", "--health"}, health...)...)
 			for range 30 {
 				for _, from := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.4"} {
-					sendGarbage(t, from, s.addr)
+					proxytest.SendGarbage(t, from, s.addr)
 				}
 			}
 			b := pools(t, addr).Backends[0]
@@ -202,37 +199,6 @@ func TestGarbageTakesNoBackendDown(t *testing.T) {
 			}
 			ask(t, s.dial(t))
 		})
-	}
-}
-
-func resetsGarbage(c proxytest.Conn) {
-	buf := make([]byte, 64)
-	for {
-		n, err := c.Read(buf)
-		if err != nil {
-			return
-		}
-		if string(buf[:n]) == "garbage" {
-			c.(*net.TCPConn).SetLinger(0)
-			return
-		}
-		c.Write(buf[:n])
-	}
-}
-
-// sendGarbage is a client of another address of this machine.
-func sendGarbage(t *testing.T, from, to string) {
-	t.Helper()
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: untilDown}
-	c, err := d.Dial("tcp", to)
-	if err != nil {
-		t.Skipf("no client from %s here: %v", from, err)
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(untilDown))
-	fmt.Fprint(c, "garbage")
-	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-		t.Fatalf("garbage ended with %v, want a reset", err)
 	}
 }
 

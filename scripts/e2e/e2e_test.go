@@ -24,16 +24,10 @@ import (
 var program string
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "forebay-e2e")
-	if err != nil {
-		panic(err)
-	}
-	program = filepath.Join(dir, "forebay")
-	if out, err := exec.Command("go", "build", "-o", program, "forebay").CombinedOutput(); err != nil {
-		panic(string(out))
-	}
+	path, remove := proxytest.BuildProgram()
+	program = path
 	status := m.Run()
-	os.RemoveAll(dir)
+	remove()
 	os.Exit(status)
 }
 
