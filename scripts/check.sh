@@ -47,6 +47,8 @@ may_import proxy/admin/top proxy/admin
 may_import proxy/proxytest
 may_import proxy/enginetest proxy/engine
 may_import proxy/loadtest proxy proxy/engine
+may_import proxy/command balance/health proxy proxy/admin proxy/admin/ctl proxy/admin/dashboard proxy/admin/top \
+  proxy/config proxy/engine proxy/frame proxy/loadtest
 # These are pure: the standard library alone.
 for pkg in balance balance/health proxy/frame; do
   n=$(go list -deps -f '{{if not .Standard}}{{.ImportPath}}{{end}}' "./$pkg" | wc -l)

@@ -38,7 +38,13 @@ type Health struct {
 	AllDown string
 }
 
+// healthSettings are the flags of checks, and of what follows from them.
 func healthSettings(h *Health) settings {
+	return append(append(paceSettings(h), talkSettings(h)...), downSettings(h)...)
+}
+
+// paceSettings are how a backend is checked, how often, and what counts.
+func paceSettings(h *Health) settings {
 	return settings{
 		{
 			name: "health", category: healthFlags, def: "tcp",
@@ -68,6 +74,12 @@ func healthSettings(h *Health) settings {
 			kind:  number(&h.Rise, 1, 1000, ""),
 			usage: "bring it up again after `N` checks in a row that succeeded; twice as many for each time that it went down within a minute",
 		},
+	}
+}
+
+// talkSettings are what a check says.
+func talkSettings(h *Health) settings {
+	return settings{
 		{
 			name: "health-send", category: healthFlags, defText: "default: nothing is sent",
 			kind:  text(&h.Send),
@@ -83,6 +95,12 @@ func healthSettings(h *Health) settings {
 			kind:  text(&h.Method),
 			usage: "call `NAME` in a thrift check. A server that does not know it says so, which is an answer",
 		},
+	}
+}
+
+// downSettings are what follows when a backend goes down, and comes up.
+func downSettings(h *Health) settings {
+	return settings{
 		{
 			name: "slow-start", category: healthFlags, def: "10s",
 			kind:  duration(&h.SlowStart, "at once"),
