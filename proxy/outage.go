@@ -39,8 +39,9 @@ type outage struct {
 	said   repeated
 }
 
-// backendDown says that a backend is down: once an outage, and where outages come
-// fast, not before the next line is due. Dials that fail later are summed.
+// backendDown says that a backend is down, once an outage. Where nothing checks it, so
+// that dials alone decide and outages come as fast as they do, not before the next line is
+// due. Dials that fail later are summed.
 func (srv *Server) backendDown(b *backend, err error) {
 	o := &b.outage
 	o.mu.Lock()
@@ -69,10 +70,15 @@ func (srv *Server) failedAgain(b *backend, err error) {
 	if !o.silent {
 		return
 	}
-	o.said.say(func(more int) {
+	line := func(more int) {
 		o.silent = false
 		summed(srv.cfg.Log.Warn(), more).Str("backend", b.name).Err(err).Msg("backend is down")
-	})
+	}
+	if srv.cfg.Health.Interval > 0 {
+		line(0) // the health monitor dampens a backend that flaps: each change is worth a line
+		return
+	}
+	o.said.say(line)
 }
 
 // summed adds how often a fault came unsaid.

@@ -74,3 +74,20 @@ func TestOutageIsSaidOnceAndEndsOnce(t *testing.T) {
 		want("up again", 3, 3)
 	})
 }
+
+func TestEachChangeIsALineWhereBackendsAreChecked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{}
+		srv, a := &Server{cfg: Config{Log: zerolog.New(b)}}, &backend{name: "a"}
+		srv.cfg.Health.Interval = time.Second
+		for range 3 {
+			srv.backendDown(a, errors.New("refused"))
+			srv.backendStillDown(a, errors.New("refused"))
+			srv.backendUp(a)
+		}
+		downs, ups := len(b.with("backend is down")), len(b.with("backend is up again"))
+		if downs != 3 || ups != 3 {
+			t.Errorf("three outages were said down %d times and up %d, want 3 and 3", downs, ups)
+		}
+	})
+}
