@@ -1,6 +1,8 @@
 // Package balance picks the backend that serves the next client, and keeps the
 // account of every backend's slots.
 //
+// # The account
+//
 // A backend has max slots, each always in exactly one State: a slot is free, or
 // stands for one connection that is being dialed, lies idle, is leased or is
 // being closed. The states therefore add up to max by construction, and a
@@ -14,17 +16,32 @@
 // lower of both is the bound. Any of several reasons takes a backend out of the
 // choice (Out), and it is back when none is left.
 //
-// The backend with the lowest load wins. Load is active/bound, where active
-// counts the slots that work for a client: leased, dialing for one, closing
-// after one. Loads are compared by multiplying across, so 1/3 and 2/6 are
-// equal. Backends with equal load take turns in proportion to weight, by
-// nginx's smooth weighted round robin among the tied backends only: the credit
-// of each grows by its weight, the highest credit wins (the first of equals),
+// # The choice
+//
+// A backend may be picked that is up, has room and has not been tried. Of these a
+// Strategy takes one. Backups are there only for a client that may use no other
+// backend: each of those is out of the choice, or has failed this client. A backend
+// that is full keeps its clients, who wait for it.
+//
+// By the default, LeastConn, the backend with the lowest load wins. Load is
+// active/bound, where active counts the slots that work for a client: leased,
+// dialing for one, closing after one. Loads are compared by multiplying across, so
+// 1/3 and 2/6 are equal. Backends with equal load take turns in proportion to
+// weight, by nginx's smooth weighted round robin among the tied backends only: the
+// credit of each grows by its weight, the highest credit wins (the first of equals),
 // and the winner pays the sum of the tied weights. A pick that is no tie leaves
 // the credits alone.
 //
 // A pick is the reservation: it moves a slot before it returns, so clients that
 // arrive together cannot all choose the same backend.
+//
+// # How it is built
+//
+// A rule is what a strategy knows: it holds the backends of one tier that have room,
+// and is told of each change of one (settle), so that a pick need not look at all.
+// There is a tier for the backends that are up, and one for backups; two more for
+// those of both that are down, where these are better than none. A pick takes the
+// first tier that has a backend for the client, whether it has room or not.
 //
 // The package does arithmetic only. It opens no connection, reads no clock,
 // starts no goroutine and takes no lock (its owner does), so that a test can
@@ -32,7 +49,6 @@
 package balance
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -48,32 +64,6 @@ var (
 	ErrNone = errors.New("balance: no backend")
 )
 
-// A State is what a slot of a backend is used for.
-type State int
-
-// The states of a slot. Free is the zero value.
-const (
-	Free         State = iota
-	Idle               // holds a connection that waits for a client
-	Dialing            // a connection is being dialed for a client
-	DialingAhead       // a connection is being dialed for whoever comes next
-	Leased             // a client uses the connection
-	Closing            // the connection is being closed after a lease
-	Expiring           // the connection is being closed after it lay idle
-	Checking           // a connection checks whether the backend is up
-	numStates
-)
-
-var stateNames = [numStates]string{"free", "idle", "dialing", "dialing ahead", "leased", "closing", "expiring", "checking"}
-
-// String returns the name of the state.
-func (s State) String() string {
-	if s < 0 || s >= numStates {
-		return fmt.Sprintf("state %d", int(s))
-	}
-	return stateNames[s]
-}
-
 // An Out is a set of reasons for which a backend is out of the choice. They come
 // and go independently.
 type Out uint8
@@ -85,10 +75,21 @@ const (
 	Removed                 // it is to be removed, once its slots are free
 )
 
+// Config is how backends are chosen.
+type Config struct {
+	Strategy Strategy // "": LeastConn
+	Seed     uint64   // of the strategies that draw: the same seed draws the same
+
+	// TryDown has backends that are down picked while no other is up.
+	TryDown bool
+}
+
 // Backend is one candidate, as an operator configures it.
 type Backend struct {
-	Max    int // slots; at least 1
-	Weight int // share of ties; at least 1
+	Name   string // places it on the ring of ConsistentHash; "": its index does
+	Max    int    // slots; at least 1
+	Weight int    // its share, where the strategy regards it; at least 1
+	Backup bool   // picked only where no other may be
 }
 
 func (be Backend) check() error {
@@ -98,107 +99,75 @@ func (be Backend) check() error {
 	return nil
 }
 
-// A Choice is a slot that Pick has reserved.
-type Choice struct {
-	Backend int // its index: see Add
-
-	// Ready tells that an idle connection was reserved (its slot is Leased
-	// now). Otherwise a free slot was, for a connection that is yet to be
-	// dialed (its slot is Dialing now).
-	Ready bool
-}
-
-// Load is a snapshot of one backend. Max is 0 where an index is nobody's.
-type Load struct {
-	Backend
-	Limit      int            // bounds what is taken below Max; 0: it does not
-	Slots      [numStates]int // how many slots are in each State; their sum is Max, or what is open where that is more
-	PeakLeased int            // the most slots that were Leased at once
-	Out        Out            // why it is out of the choice; 0: it is not
-}
-
-// Active returns what counts against the backend: leased, dialing for a client
-// and closing after one.
-func (l *Load) Active() int { return l.Slots[Leased] + l.Slots[Dialing] + l.Slots[Closing] }
-
-// Open returns how many slots are in use, in whatever state.
-func (l *Load) Open() int {
-	return l.Active() + l.Slots[Idle] + l.Slots[DialingAhead] + l.Slots[Expiring] + l.Slots[Checking]
-}
-
-// Bound returns the effective max: the lower of max and limit.
-func (l *Load) Bound() int {
-	if l.Limit > 0 && l.Limit < l.Max {
-		return l.Limit
-	}
-	return l.Max
-}
-
 // member is a backend and its state in the choice.
 type member struct {
 	Load
-	credit    int64
-	dialLimit int // most dials at once; 0: no limit besides max
+	dialLimit int   // most dials at once; 0: no limit besides max
+	credit    int64 // of its turns, while no rule holds it: see turns
+
+	tier   int // where it is counted; noTier: nowhere
+	held   bool
+	active int // as its tier has counted it
+	weight int // likewise
 }
 
-// Balancer accounts for the slots of the backends and picks the least loaded
-// one. It is not safe for concurrent use: its owner holds a lock.
+// Balancer accounts for the slots of the backends and picks one for each client. It is
+// not safe for concurrent use: its owner holds a lock.
 type Balancer struct {
+	tryDown bool
 	members []member
-	tied    []int // scratch of Pick, kept to save the allocation
+	tiers   [numTiers]tier
+	vacant  int // members that are nobody's
+
+	credits int64 // the sum of all
+	layouts []layout
 }
 
-// New returns a Balancer over backends, all of them up and every slot free. It
-// returns an error where there is none, or where a max or weight is below 1.
-func New(backends []Backend) (*Balancer, error) {
-	if len(backends) == 0 {
-		return nil, errors.New("balance: no backends given")
+// New returns a Balancer that has no backends yet. It returns an error where there is
+// no such strategy.
+func New(cfg Config) (*Balancer, error) {
+	b := &Balancer{tryDown: cfg.TryDown}
+	rules, err := newRules(cfg, b)
+	if err != nil {
+		return nil, err
 	}
-	b := new(Balancer)
-	for i, be := range backends {
-		if err := be.check(); err != nil {
-			return nil, fmt.Errorf("balance: backend %d %w", i, err)
-		}
-		b.add(be)
+	for t := range b.tiers {
+		b.tiers[t].rule = rules[t]
 	}
 	return b, nil
 }
 
-// Add adds a backend that is up, with every slot free, and returns its index. It
-// is the first that is nobody's: with New, its place in the slice.
+// Add adds a backend that is up, with every slot free, and returns its index: the
+// first that is nobody's.
 func (b *Balancer) Add(be Backend) (int, error) {
 	if err := be.check(); err != nil {
 		return 0, fmt.Errorf("balance: the new backend %w", err)
 	}
-	return b.add(be), nil
-}
-
-func (b *Balancer) add(be Backend) int {
-	m := member{Load: Load{Backend: be}, credit: b.meanCredit()}
+	m := member{Load: Load{Backend: be}, credit: b.meanCredit(), tier: noTier}
 	m.Slots[Free] = be.Max
-	i := slices.IndexFunc(b.members, func(m member) bool { return m.Max == 0 })
-	if i < 0 {
-		i, b.members = len(b.members), append(b.members, member{})
+	i := len(b.members)
+	if b.vacant > 0 {
+		i = slices.IndexFunc(b.members, func(m member) bool { return m.Max == 0 })
+		b.vacant--
+	} else {
+		b.members = append(b.members, member{})
 	}
 	b.members[i] = m
-	return i
+	b.credits += m.credit
+	b.reformed(i)
+	b.settle(i)
+	return i, nil
 }
 
 // meanCredit is what a newcomer begins with. The credits add up to 0 until a
 // backend takes its own away; what is left then lies around another mean, and a
 // newcomer far from that would have all ties, or none, for a long time.
 func (b *Balancer) meanCredit() int64 {
-	var sum, n int64
-	for i := range b.members {
-		if b.members[i].Max > 0 {
-			sum += b.members[i].credit
-			n++
-		}
-	}
+	n := int64(len(b.members) - b.vacant)
 	if n == 0 {
 		return 0
 	}
-	return sum / n
+	return b.credits / n
 }
 
 // Remove removes backend i, whose index may then be another's. It reports false,
@@ -208,168 +177,57 @@ func (b *Balancer) Remove(i int) bool {
 	if m.Open() > 0 {
 		return false
 	}
-	*m = member{Load: Load{Out: Removed}}
+	if m.Max == 0 {
+		return true // it is nobody's
+	}
+	m.Out = Removed
+	b.settle(i)
+	b.credits -= m.credit
+	b.vacant++
+	*m = member{Load: Load{Out: Removed}, tier: noTier}
+	b.reformed(i)
 	return true
 }
 
-// SetWeight changes the share of ties of backend i; its credit stays. It panics
-// where n is below 1, as SetMax does: the caller has checked it.
-func (b *Balancer) SetWeight(i, n int) { b.set(i, Backend{b.members[i].Max, n}) }
+// SetWeight changes the share of backend i; its credit stays. It panics where n is
+// below 1, as SetMax does: the caller has checked it.
+func (b *Balancer) SetWeight(i, n int) {
+	be := b.members[i].Backend
+	be.Weight = n
+	b.set(i, be)
+}
 
 // SetMax changes how many slots backend i has. Those that are in use stay so; see
 // Surplus.
 func (b *Balancer) SetMax(i, n int) {
-	b.set(i, Backend{n, b.members[i].Weight})
-	m := &b.members[i]
-	m.Slots[Free] = max(0, n-m.Open())
+	be := b.members[i].Backend
+	be.Max = n
+	b.set(i, be)
+}
+
+// SetBackup changes whether backend i is a backup.
+func (b *Balancer) SetBackup(i int, backup bool) {
+	be := b.members[i].Backend
+	be.Backup = backup
+	b.set(i, be)
 }
 
 func (b *Balancer) set(i int, be Backend) {
 	if err := be.check(); err != nil {
 		panic(fmt.Sprintf("balance: backend %d %v", i, err))
 	}
-	b.members[i].Backend = be
+	m := &b.members[i]
+	m.Backend = be
+	m.Slots[Free] = max(0, be.Max-m.Open())
+	b.reformed(i)
+	b.settle(i)
 }
 
 // SetLimit bounds what is taken of the slots of backend i below its max, as while
 // it starts slowly. Zero lifts the bound.
-func (b *Balancer) SetLimit(i, n int) { b.members[i].Limit = n }
-
-// Surplus returns how many idle connections of backend i are more than there may
-// be: those above the bound, and all where no client may come for them.
-func (b *Balancer) Surplus(i int) int {
-	m := &b.members[i]
-	if m.Out&(Drained|Removed) != 0 {
-		return m.Slots[Idle]
-	}
-	stay := m.Open() - m.Slots[Closing] - m.Slots[Expiring] - m.Slots[Checking]
-	return max(0, min(m.Slots[Idle], stay-m.Bound()))
-}
-
-// Pick reserves a slot of the least loaded backend that is up, has room and is
-// not in tried. It returns ErrFull where waiting may help and ErrNone where it
-// cannot. It never blocks.
-func (b *Balancer) Pick(tried []int) (Choice, error) { return b.pick(tried, 0) }
-
-// PickDown is Pick as if no backend were down.
-func (b *Balancer) PickDown(tried []int) (Choice, error) { return b.pick(tried, Down) }
-
-// pick is Pick where some reasons do not count.
-func (b *Balancer) pick(tried []int, ignored Out) (Choice, error) {
-	b.tied = b.tied[:0]
-	eligible := false
-	for i := range b.members {
-		m := &b.members[i]
-		if m.Out&^ignored != 0 || slices.Contains(tried, i) {
-			continue
-		}
-		eligible = true
-		if !m.hasRoom() {
-			continue
-		}
-		switch c := b.compareToTied(m); {
-		case c < 0:
-			b.tied = append(b.tied[:0], i)
-		case c == 0:
-			b.tied = append(b.tied, i)
-		}
-	}
-	switch {
-	case len(b.tied) > 0:
-		return b.reserve(b.takeTurn()), nil
-	case eligible:
-		return Choice{}, ErrFull
-	default:
-		return Choice{}, ErrNone
-	}
-}
-
-// compareToTied orders m against the backends that lead so far. Where none does,
-// m leads.
-func (b *Balancer) compareToTied(m *member) int {
-	if len(b.tied) == 0 {
-		return -1
-	}
-	best := &b.members[b.tied[0]]
-	return cmp.Compare(int64(m.Active())*int64(best.Bound()), int64(best.Active())*int64(m.Bound()))
-}
-
-// takeTurn returns the index of the tied backend whose turn it is.
-func (b *Balancer) takeTurn() int {
-	if len(b.tied) == 1 {
-		return b.tied[0] // no tie: the credits stay as they are
-	}
-	var total int64
-	best := -1
-	for _, i := range b.tied {
-		m := &b.members[i]
-		m.credit += int64(m.Weight)
-		total += int64(m.Weight)
-		if best < 0 || m.credit > b.members[best].credit {
-			best = i
-		}
-	}
-	b.members[best].credit -= total
-	return best
-}
-
-func (b *Balancer) reserve(i int) Choice {
-	if b.members[i].Slots[Idle] > 0 {
-		b.Move(i, Idle, Leased)
-		return Choice{Backend: i, Ready: true}
-	}
-	b.Move(i, Free, Dialing)
-	return Choice{Backend: i}
-}
-
-// hasRoom reports whether a client can be served now, by an idle connection or
-// by a dial.
-func (m *member) hasRoom() bool {
-	return m.Slots[Idle] > 0 && m.Active() < m.Bound() || m.mayDial()
-}
-
-// mayDial reports whether one more may be open: less are than the bound (of max,
-// less than max are open by as many as are free).
-func (m *member) mayDial() bool {
-	dialing := m.Slots[Dialing] + m.Slots[DialingAhead]
-	return m.Slots[Free] > m.Max-m.Bound() && (m.dialLimit == 0 || dialing < m.dialLimit)
-}
-
-// Move changes the state of one slot of backend i. It panics where no slot is
-// in state from: its caller has lost count, and going on would break the bound.
-func (b *Balancer) Move(i int, from, to State) {
-	if !b.TryMove(i, from, to) {
-		panic(fmt.Sprintf("balance: no slot of backend %d is %v, to become %v", i, from, to))
-	}
-}
-
-// TryMove is Move for a caller that may come too late: it reports false, and
-// changes nothing, where no slot is in state from.
-func (b *Balancer) TryMove(i int, from, to State) bool {
-	m := &b.members[i]
-	if m.Slots[from] == 0 {
-		return false
-	}
-	m.Slots[from]--
-	if to != Free || m.Open() < m.Max { // else max was lowered, and the slot is gone
-		m.Slots[to]++
-	}
-	m.PeakLeased = max(m.PeakLeased, m.Slots[Leased])
-	return true
-}
-
-// ReserveAhead takes a free slot of backend i to dial a connection ahead, so
-// that want lie idle or are on their way, with at most parallel of these dials
-// at once. It reports false where there are enough, or no room, or the backend
-// is down.
-func (b *Balancer) ReserveAhead(i, want, parallel int) bool {
-	m := &b.members[i]
-	ahead := m.Slots[DialingAhead]
-	if m.Out != 0 || ahead >= parallel || m.Slots[Idle]+ahead >= want || !m.mayDial() {
-		return false
-	}
-	b.Move(i, Free, DialingAhead)
-	return true
+func (b *Balancer) SetLimit(i, n int) {
+	b.members[i].Limit = n
+	b.settle(i)
 }
 
 // SetOut adds or takes back a reason for which backend i is out of the choice. Its
@@ -380,23 +238,12 @@ func (b *Balancer) SetOut(i int, why Out, out bool) {
 	} else {
 		b.members[i].Out &^= why
 	}
+	b.settle(i)
 }
 
 // LimitDials bounds how many connections backend i may have in dialing at once,
 // for clients and ahead. Zero lifts the bound.
-func (b *Balancer) LimitDials(i, n int) { b.members[i].dialLimit = n }
-
-// Count returns how many slots of backend i are in state s.
-func (b *Balancer) Count(i int, s State) int { return b.members[i].Slots[s] }
-
-// Load returns a snapshot of backend i.
-func (b *Balancer) Load(i int) Load { return b.members[i].Load }
-
-// Loads returns a snapshot of each, by index.
-func (b *Balancer) Loads() []Load {
-	loads := make([]Load, len(b.members))
-	for i := range b.members {
-		loads[i] = b.members[i].Load
-	}
-	return loads
+func (b *Balancer) LimitDials(i, n int) {
+	b.members[i].dialLimit = n
+	b.settle(i)
 }

@@ -19,9 +19,20 @@ func newBalancer(t testing.TB, maxes ...int) *Balancer {
 
 func newWeighted(t testing.TB, backends ...Backend) *Balancer {
 	t.Helper()
-	b, err := New(backends)
+	return newBy(t, Config{}, backends...)
+}
+
+// newBy returns a Balancer with a choice of its own.
+func newBy(t testing.TB, cfg Config, backends ...Backend) *Balancer {
+	t.Helper()
+	b, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, be := range backends {
+		if _, err := b.Add(be); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return b
 }
@@ -36,7 +47,7 @@ func put(b *Balancer, i int, to State, n int) {
 // pick is Pick where it must succeed.
 func pick(t testing.TB, b *Balancer, tried ...int) int {
 	t.Helper()
-	c, err := b.Pick(tried)
+	c, err := b.Pick(0, tried)
 	if err != nil {
 		t.Fatalf("Pick(%v): %v", tried, err)
 	}
@@ -46,10 +57,29 @@ func pick(t testing.TB, b *Balancer, tried ...int) int {
 // letter names a backend so that a row of picks can be read.
 func letter(i int) string { return string(rune('a' + i)) }
 
+// creditOf returns what backend i has, wherever that is kept.
+func (b *Balancer) creditOf(i int) int64 {
+	m := &b.members[i]
+	if !m.held {
+		return m.credit
+	}
+	var held *turns
+	switch r := b.tiers[m.tier].rule.(type) {
+	case *leastConn:
+		held = &r.turns
+	case *weightedRoundRobin:
+		held = &r.turns
+	default:
+		return m.credit
+	}
+	x := held.nodes[i]
+	return x.credit + held.classes[x.class].buckets[x.bucket].growth
+}
+
 func credits(b *Balancer) []int64 {
 	var out []int64
-	for _, m := range b.members {
-		out = append(out, m.credit)
+	for i := range b.members {
+		out = append(out, b.creditOf(i))
 	}
 	return out
 }
@@ -141,7 +171,7 @@ func TestSteadySessionsSitInProportionToMax(t *testing.T) {
 	if a, c := b.Count(0, Dialing), b.Count(1, Dialing); a != 2 || c != 8 {
 		t.Errorf("10 sessions sit %d and %d, want 2 and 8", a, c)
 	}
-	if _, err := b.Pick(nil); !errors.Is(err, ErrFull) {
+	if _, err := b.Pick(0, nil); !errors.Is(err, ErrFull) {
 		t.Errorf("the 11th: %v, want %v", err, ErrFull)
 	}
 }
@@ -173,7 +203,7 @@ func TestWhatCountsAsLoad(t *testing.T) {
 }
 
 func TestOnlyTiesTouchTheCredits(t *testing.T) {
-	b := newWeighted(t, Backend{4, 5}, Backend{4, 1}, Backend{4, 1})
+	b := newWeighted(t, Backend{Max: 4, Weight: 5}, Backend{Max: 4, Weight: 1}, Backend{Max: 4, Weight: 1})
 	put(b, 0, Leased, 1)
 	put(b, 1, Leased, 2)
 	if i := pick(t, b); i != 2 {
@@ -188,7 +218,7 @@ func TestOnlyTiesTouchTheCredits(t *testing.T) {
 	if got := credits(b); !slices.Equal(got, []int64{-1, 0, 1}) {
 		t.Errorf("credits = %v, want -1 0 1: only the tied take part", got)
 	}
-	b.Pick([]int{0, 1, 2})
+	b.Pick(0, []int{0, 1, 2})
 	if got := credits(b); !slices.Equal(got, []int64{-1, 0, 1}) {
 		t.Errorf("credits = %v after a pick in vain, want no change", got)
 	}
@@ -197,10 +227,10 @@ func TestOnlyTiesTouchTheCredits(t *testing.T) {
 func TestPickPrefersAnIdleConnectionOfItsBackend(t *testing.T) {
 	b := newBalancer(t, 2)
 	put(b, 0, Idle, 1)
-	if c, err := b.Pick(nil); err != nil || c != (Choice{0, true}) {
+	if c, err := b.Pick(0, nil); err != nil || c != (Choice{0, true}) {
 		t.Errorf("first pick = %v, %v; want the idle connection", c, err)
 	}
-	if c, err := b.Pick(nil); err != nil || c != (Choice{0, false}) {
+	if c, err := b.Pick(0, nil); err != nil || c != (Choice{0, false}) {
 		t.Errorf("second pick = %v, %v; want a free slot", c, err)
 	}
 	if l := b.Loads()[0]; l.Slots[Leased] != 1 || l.Slots[Dialing] != 1 {
@@ -241,7 +271,7 @@ func TestFullAndNone(t *testing.T) {
 					}
 					b.SetOut(i, Down, strings.ContainsAny(kind, "dD"))
 				}
-				if _, err := b.Pick(tried); !errors.Is(err, tt.want) {
+				if _, err := b.Pick(0, tried); !errors.Is(err, tt.want) {
 					t.Errorf("Pick = %v, want %v", err, tt.want)
 				}
 			})
@@ -275,7 +305,7 @@ func TestRoom(t *testing.T) {
 				put(b, 0, s, n)
 			}
 			b.LimitDials(0, tt.limit)
-			if _, err := b.Pick(nil); !errors.Is(err, tt.want) {
+			if _, err := b.Pick(0, nil); !errors.Is(err, tt.want) {
 				t.Errorf("Pick = %v, want %v", err, tt.want)
 			}
 		})
@@ -394,31 +424,16 @@ func TestLoadsIsASnapshot(t *testing.T) {
 	}
 }
 
-func TestNewRefusesWhatCannotServe(t *testing.T) {
-	tests := []struct {
-		name     string
-		backends []Backend
-		want     string // part of the error; "": none
-	}{
-		{name: "one of each", backends: []Backend{{1, 1}}},
-		{name: "no backend", want: "no backends"},
-		{name: "max 0", backends: []Backend{{1, 1}, {0, 1}}, want: "backend 1 has max 0"},
-		{name: "max below 0", backends: []Backend{{-1, 1}}, want: "backend 0 has max -1"},
-		{name: "weight 0", backends: []Backend{{1, 0}}, want: "weight 0"},
-		{name: "weight below 0", backends: []Backend{{1, -5}}, want: "weight -5"},
+func TestNewRefusesAnUnknownStrategy(t *testing.T) {
+	_, err := New(Config{Strategy: "least-con"})
+	if want := `no strategy "least-con"; there is least-conn, round-robin, `; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("New = %v, want an error with %q", err, want)
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			_, err := New(tt.backends)
-			switch {
-			case tt.want == "":
-				if err != nil {
-					t.Error(err)
-				}
-			case err == nil || !strings.Contains(err.Error(), tt.want):
-				t.Errorf("New = %v, want an error with %q", err, tt.want)
-			}
-		})
+	if len(Strategies) != 9 {
+		t.Errorf("%d strategies, want 9", len(Strategies))
+	}
+	for _, s := range Strategies {
+		newBy(t, Config{Strategy: s}, Backend{Max: 1, Weight: 1})
 	}
 }
 
@@ -448,10 +463,10 @@ func TestPickDoesNotAllocate(t *testing.T) {
 }
 
 func BenchmarkPick(b *testing.B) {
-	bal := newWeighted(b, Backend{50, 5}, Backend{50, 3}, Backend{50, 1}, Backend{50, 1})
+	bal := newWeighted(b, Backend{Max: 50, Weight: 5}, Backend{Max: 50, Weight: 3}, Backend{Max: 50, Weight: 1}, Backend{Max: 50, Weight: 1})
 	b.ReportAllocs()
 	for b.Loop() {
-		c, err := bal.Pick(nil)
+		c, err := bal.Pick(0, nil)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -468,7 +483,7 @@ func TestMaxLoweredBelowWhatIsOpen(t *testing.T) {
 		t.Errorf("a surplus of %d, want both idle ones", n)
 	}
 	for open := 5; open > 2; open-- {
-		if _, err := b.Pick(nil); !errors.Is(err, ErrFull) {
+		if _, err := b.Pick(0, nil); !errors.Is(err, ErrFull) {
 			t.Errorf("Pick = %v with %d open, want ErrFull", err, open)
 		}
 		if !b.TryMove(0, Idle, Free) {
@@ -480,7 +495,7 @@ func TestMaxLoweredBelowWhatIsOpen(t *testing.T) {
 	}
 	b.Move(0, Leased, Free)
 	pick(t, b)
-	if _, err := b.Pick(nil); !errors.Is(err, ErrFull) {
+	if _, err := b.Pick(0, nil); !errors.Is(err, ErrFull) {
 		t.Errorf("Pick = %v at the new max, want ErrFull", err)
 	}
 	b.SetMax(0, 3)
@@ -518,7 +533,7 @@ func TestLimit(t *testing.T) {
 			} else if got {
 				b.Move(0, DialingAhead, Free)
 			}
-			if _, err := b.Pick(nil); !errors.Is(err, tt.want) {
+			if _, err := b.Pick(0, nil); !errors.Is(err, tt.want) {
 				t.Errorf("Pick = %v, want %v", err, tt.want)
 			}
 			b.SetLimit(0, 0)
@@ -550,7 +565,7 @@ func TestReasonsToBeOutAreApart(t *testing.T) {
 		if n := b.Surplus(0); n != surplus {
 			t.Errorf("%s: a surplus of %d, want %d", when, n, surplus)
 		}
-		c, got := b.Pick(nil)
+		c, got := b.Pick(0, nil)
 		if !errors.Is(got, err) {
 			t.Errorf("%s: Pick = %v, want %v", when, got, err)
 		}
@@ -593,7 +608,7 @@ func TestRemove(t *testing.T) {
 	if l := b.Load(1); l.Max != 0 || l.Out != Removed {
 		t.Errorf("what is nobody's is %+v", l)
 	}
-	if _, err := b.Pick([]int{0, 2}); !errors.Is(err, ErrNone) {
+	if _, err := b.Pick(0, []int{0, 2}); !errors.Is(err, ErrNone) {
 		t.Errorf("Pick = %v, want ErrNone: it is gone", err)
 	}
 	i, err := b.Add(Backend{Max: 7, Weight: 3})
@@ -609,10 +624,17 @@ func TestRemove(t *testing.T) {
 }
 
 func TestAddRefusesWhatCannotServe(t *testing.T) {
+	tests := []struct {
+		backend Backend
+		want    string // part of the error
+	}{
+		{Backend{Max: 0, Weight: 1}, "max 0"}, {Backend{Max: -1, Weight: 1}, "max -1"},
+		{Backend{Max: 1, Weight: 0}, "weight 0"}, {Backend{Max: 1, Weight: -5}, "weight -5"},
+	}
 	b := newBalancer(t, 1)
-	for _, be := range []Backend{{Max: 0, Weight: 1}, {Max: 1, Weight: 0}} {
-		if _, err := b.Add(be); err == nil {
-			t.Errorf("Add(%+v) succeeded", be)
+	for _, tt := range tests {
+		if _, err := b.Add(tt.backend); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("Add(%+v) = %v, want an error with %q", tt.backend, err, tt.want)
 		}
 	}
 	if n := len(b.Loads()); n != 1 {

@@ -219,10 +219,7 @@ func replay(t *testing.T, data []byte) {
 	for range 1 + next(5) {
 		backends = append(backends, Backend{Max: 1 + next(9), Weight: 1 + next(6)})
 	}
-	b, err := New(backends)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := newWeighted(t, backends...)
 	m := newModel(backends)
 	for step := 0; len(data) > 0; step++ {
 		i := next(len(m))
@@ -234,7 +231,7 @@ func replay(t *testing.T, data []byte) {
 					tried = append(tried, next(len(m)))
 				}
 			}
-			got, gotErr := b.Pick(tried)
+			got, gotErr := b.Pick(0, tried)
 			want, wantErr := m.pick(tried)
 			if got != want || !errors.Is(gotErr, wantErr) {
 				t.Fatalf("step %d: Pick(%v) = %v, %v; want %v, %v\n%+v", step, tried, got, gotErr, want, wantErr, b.members)
@@ -318,8 +315,8 @@ func compare(t *testing.T, step int, b *Balancer, m model) {
 		if got, want := b.Surplus(i), m[i].surplus(); got != want {
 			t.Fatalf("step %d: backend %d has a surplus of %d, want %d", step, i, got, want)
 		}
-		if b.members[i].credit != m[i].credit {
-			t.Fatalf("step %d: backend %d has credit %d, want %d", step, i, b.members[i].credit, m[i].credit)
+		if b.creditOf(i) != m[i].credit {
+			t.Fatalf("step %d: backend %d has credit %d, want %d", step, i, b.creditOf(i), m[i].credit)
 		}
 	}
 }

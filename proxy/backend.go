@@ -10,12 +10,13 @@ import (
 	"forebay/proxy/engine"
 )
 
-// Backend is one server behind the proxy. All fields are required.
+// Backend is one server behind the proxy. All fields but Backup are required.
 type Backend struct {
 	Network string // "tcp" or "unix"
 	Addr    string // host:port, or the path of the socket
 	Max     int    // connections open to it at once, in whatever state
-	Weight  int    // share of ties
+	Weight  int    // share, where the strategy of the choice regards it
+	Backup  bool   // used only while no other is up
 }
 
 // String returns the address as operators write it: the backend's name.
@@ -48,7 +49,7 @@ type backend struct {
 
 // dispatched is the part of a backend that belongs to the dispatcher, under its lock.
 type dispatched struct {
-	Backend    // with max and weight as they are now
+	Backend    // as it is now
 	state      State
 	removed    bool  // it is gone once its slots are free
 	gone       bool  // its index is another's, or nobody's

@@ -58,8 +58,8 @@ func (s State) String() string {
 }
 
 // Add adds a backend, which takes its share at once. An address that is there already
-// is refused, unless it is being removed: then it stays, with max and weight as given
-// now, and what it still has open counts towards its max.
+// is refused, unless it is being removed: then it stays, with max, weight and backup as
+// given now, and what it still has open counts towards its max.
 func (srv *Server) Add(be Backend) error {
 	if err := be.check(); err != nil {
 		return err
@@ -209,7 +209,7 @@ func (d *dispatcher) add(b *backend) error {
 		return d.keep(old, b.Backend)
 	}
 	defer d.unlock() // the pool looks for room as it begins to run
-	i, err := d.bal.Add(balance.Backend{Max: b.Max, Weight: b.Weight})
+	i, err := d.bal.Add(balance.Backend{Name: b.name, Max: b.Max, Weight: b.Weight, Backup: b.Backup})
 	if err != nil {
 		return err
 	}
@@ -232,6 +232,7 @@ func (d *dispatcher) keep(b *backend, as Backend) error {
 	d.bal.SetOut(b.index, balance.Removed, false)
 	d.bal.SetMax(b.index, as.Max)
 	d.bal.SetWeight(b.index, as.Weight)
+	d.bal.SetBackup(b.index, as.Backup)
 	d.setState(b, Ready)
 	d.changed(b)
 	return nil

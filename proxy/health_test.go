@@ -280,7 +280,7 @@ func TestOneConnectionIsClosedForACheckThatWaits(t *testing.T) {
 func TestSlowStartRaisesWhatABackendMayHave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := &Server{cfg: Config{Health: Health{SlowStart: 10 * time.Second}}}
-		srv.dispatcher = newDispatcher(4, 0, riser{srv: srv})
+		srv.dispatcher = newDispatcher(newBalancer(t, balance.Config{}), 4, 0, riser{srv: srv})
 		addTo(t, srv.dispatcher, Backend{Max: 100, Weight: 1})
 		b := srv.dispatcher.at(0)
 		b.life = t.Context()
@@ -329,8 +329,7 @@ func (r riser) backendRises(b *backend, ups int) { r.srv.backendRises(b, ups) }
 
 func TestAllDownIsTriedWhereThatIsWanted(t *testing.T) {
 	for _, try := range []bool{false, true} {
-		d := newTestDispatcher(t, 4, 10, 2, 2, 2)
-		d.tryDown = try
+		d := newBalancedDispatcher(t, balance.Config{TryDown: try}, 4, 10, 2, 2, 2)
 		for i := range 3 {
 			d.down(d.at(i), errors.New("down"))
 		}
@@ -358,8 +357,7 @@ func TestDownBackendIsTriedWithoutTheBoundsOfARecovery(t *testing.T) {
 	}{{"few dials at once", 0, "a a - -"}, {"a slow start", 1, "a - - -"}} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := newTestDispatcher(t, 2, 10, 8)
-				d.tryDown = true
+				d := newBalancedDispatcher(t, balance.Config{TryDown: true}, 2, 10, 8)
 				d.down(d.at(0), errors.New("down"))
 				d.up(d.at(0))
 				d.bal.SetLimit(0, tt.limit)
@@ -383,8 +381,7 @@ func (e teller) backendDown(*backend, error) { e.meanwhile() }
 
 func TestNoNewcomerOvertakesAsTheLastBackendGoesDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newTestDispatcher(t, 4, 10, 1, 1)
-		d.tryDown = true
+		d := newBalancedDispatcher(t, balance.Config{TryDown: true}, 4, 10, 1, 1)
 		d.down(d.at(1), errors.New("down"))
 		fill(t, d)
 		old := wait(d, 1)

@@ -65,6 +65,9 @@ func (s *session) acquire(done func(*lease, error)) {
 		s.ticket = s.srv.tickets.Add(1)
 	}
 	asks := claim{ticket: s.ticket, established: s.again}
+	if s.srv.cfg.Balance.Hashes() {
+		asks.client = balance.ClientAt(addrOf(s.client))
+	}
 	choice, err := s.srv.dispatcher.pick(asks)
 	if err == nil && choice.ready {
 		if l := s.take(choice.backend); l != nil {

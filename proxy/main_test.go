@@ -338,12 +338,27 @@ func reset(t testing.TB, c net.Conn) {
 // newTestDispatcher returns a dispatcher over backends of equal weight.
 func newTestDispatcher(t testing.TB, parallel, limit int, maxes ...int) *dispatcher {
 	t.Helper()
-	d := newDispatcher(parallel, limit, noEvents{})
+	return newBalancedDispatcher(t, balance.Config{}, parallel, limit, maxes...)
+}
+
+// newBalancedDispatcher is newTestDispatcher with a choice of its own.
+func newBalancedDispatcher(t testing.TB, cfg balance.Config, parallel, limit int, maxes ...int) *dispatcher {
+	t.Helper()
+	d := newDispatcher(newBalancer(t, cfg), parallel, limit, noEvents{})
 	d.begin()
 	for _, m := range maxes {
 		addTo(t, d, Backend{Max: m, Weight: 1})
 	}
 	return d
+}
+
+func newBalancer(t testing.TB, cfg balance.Config) *balance.Balancer {
+	t.Helper()
+	bal, err := balance.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bal
 }
 
 func addTo(t testing.TB, d *dispatcher, b Backend) {

@@ -23,7 +23,6 @@ type dispatcher struct {
 	parallel int  // dials at once, ahead and of a recovering backend
 	limit    int  // of the queue
 	checks   bool // the backends are checked at intervals
-	tryDown  bool // backends that are down are better than none
 	events   dispatcherEvents
 
 	mu      sync.Mutex
@@ -66,8 +65,9 @@ type choice struct {
 
 // claim is what a session asks with.
 type claim struct {
-	ticket uint64     // its place: a lower one goes first
-	tried  []*backend // those that have failed it
+	ticket uint64         // its place: a lower one goes first
+	tried  []*backend     // those that have failed it
+	client balance.Client // where the strategy goes by it
 
 	// established tells that the session has been relayed before, and lost a
 	// connection that its backend had ended: shutdown does not refuse it.
@@ -90,8 +90,8 @@ type waiter struct {
 	err    error
 }
 
-func newDispatcher(parallel, limit int, events dispatcherEvents) *dispatcher {
-	return &dispatcher{bal: new(balance.Balancer), parallel: parallel, limit: limit, events: events}
+func newDispatcher(bal *balance.Balancer, parallel, limit int, events dispatcherEvents) *dispatcher {
+	return &dispatcher{bal: bal, parallel: parallel, limit: limit, events: events}
 }
 
 // pick reserves a slot of a backend that may serve the claim, if one is there now.
@@ -111,11 +111,7 @@ func (d *dispatcher) pickLocked(c claim) (choice, error) {
 	case !d.paused.IsZero():
 		return choice{}, balance.ErrFull
 	}
-	tried := d.indices(c.tried)
-	picked, err := d.bal.Pick(tried)
-	if errors.Is(err, balance.ErrNone) && d.tryDown {
-		picked, err = d.bal.PickDown(tried)
-	}
+	picked, err := d.bal.Pick(c.client, d.indices(c.tried))
 	switch {
 	case err == nil:
 		return choice{d.backends[picked.Backend], picked.Ready}, nil

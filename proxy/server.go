@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"runtime"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"forebay/balance"
 	"forebay/proxy/engine"
 )
 
@@ -22,6 +24,8 @@ type Config struct {
 	Backends []Backend
 	Engine   engine.Engine
 	Log      zerolog.Logger // the zero value says nothing
+
+	Balance balance.Strategy // "": balance.LeastConn
 
 	// What each pool does: see pool.Config.
 	MinIdle       int
@@ -127,8 +131,12 @@ func New(cfg Config) (*Server, error) {
 	srv.drainCtx, srv.drain = context.WithCancelCause(context.Background())
 	srv.cutCtx, srv.cut = context.WithCancelCause(context.Background())
 	srv.poolCtx, srv.endPools = context.WithCancel(context.Background())
-	srv.dispatcher = newDispatcher(max(1, cfg.DialParallel), cfg.Queue, srv)
-	srv.dispatcher.checks, srv.dispatcher.tryDown = cfg.Health.Interval > 0, cfg.Health.TryAllDown
+	bal, err := balance.New(balance.Config{Strategy: cfg.Balance, Seed: rand.Uint64(), TryDown: cfg.Health.TryAllDown})
+	if err != nil {
+		return nil, err
+	}
+	srv.dispatcher = newDispatcher(bal, max(1, cfg.DialParallel), cfg.Queue, srv)
+	srv.dispatcher.checks = cfg.Health.Interval > 0
 	if cfg.Requests != nil {
 		srv.requests = srv.newRequestPooling(*cfg.Requests)
 	}

@@ -34,7 +34,7 @@ type Stats struct {
 
 // BackendStats is the part of one backend.
 type BackendStats struct {
-	Backend        // with max and weight as they are now
+	Backend        // as it is now
 	Status  string // "up"; or why it gets no leases: "removed", "maintain", "drain" or "down", the first that is so
 
 	Sessions int64 // that it has served
