@@ -54,6 +54,15 @@ func pick(t testing.TB, b *Balancer, tried ...int) int {
 	return c.Backend
 }
 
+// pickFor is Pick for a client, where it must succeed.
+func pickFor(t testing.TB, b *Balancer, c Client) int {
+	choice, err := b.Pick(c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return choice.Backend
+}
+
 // letter names a backend so that a row of picks can be read.
 func letter(i int) string { return string(rune('a' + i)) }
 
@@ -455,22 +464,25 @@ func TestStatesHaveNames(t *testing.T) {
 }
 
 func TestPickDoesNotAllocate(t *testing.T) {
-	b := newBalancer(t, 9, 9, 9, 9)
-	tried := []int{3}
-	if n := testing.AllocsPerRun(100, func() { b.Move(pick(t, b, tried...), Dialing, Free) }); n != 0 {
-		t.Errorf("a pick allocates %v times, want 0", n)
-	}
-}
-
-func BenchmarkPick(b *testing.B) {
-	bal := newWeighted(b, Backend{Max: 50, Weight: 5}, Backend{Max: 50, Weight: 3}, Backend{Max: 50, Weight: 1}, Backend{Max: 50, Weight: 1})
-	b.ReportAllocs()
-	for b.Loop() {
-		c, err := bal.Pick(0, nil)
-		if err != nil {
-			b.Fatal(err)
+	for _, s := range Strategies {
+		for _, n := range []int{16, 1000} {
+			b := newBy(t, Config{Strategy: s}, fleet(n)...)
+			tried, client := []int{3}, Client(0)
+			leased := load(b)
+			one := func() {
+				at := int(client) % len(leased)
+				b.Move(leased[at], Leased, Free)
+				leased[at] = pickUntried(t, b, client, tried)
+				b.Move(leased[at], Dialing, Leased)
+				client++
+			}
+			for range len(leased) {
+				one() // what grows has grown
+			}
+			if n := testing.AllocsPerRun(1000, one); n != 0 {
+				t.Errorf("%s of %d: a pick allocates %v times, want 0", s, len(b.members), n)
+			}
 		}
-		bal.Move(c.Backend, Dialing, Free)
 	}
 }
 
