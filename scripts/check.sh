@@ -34,6 +34,8 @@ may_import() {
 }
 may_import balance
 may_import balance/health
+may_import balance/simulate balance
+may_import balance/simulate/plot balance balance/simulate
 may_import pool
 may_import proxy/engine
 may_import proxy/config
@@ -47,12 +49,12 @@ may_import proxy/admin/top proxy/admin
 may_import proxy/proxytest
 may_import proxy/enginetest proxy/engine
 may_import proxy/loadtest proxy proxy/engine
-may_import proxy/command balance/health proxy proxy/admin proxy/admin/ctl proxy/admin/dashboard proxy/admin/top \
-  proxy/config proxy/engine proxy/frame proxy/loadtest
-# These are pure: the standard library alone.
-for pkg in balance balance/health proxy/frame; do
-  n=$(go list -deps -f '{{if not .Standard}}{{.ImportPath}}{{end}}' "./$pkg" | wc -l)
-  [ "$n" -eq 1 ] || fail "$pkg must import only the standard library"
+may_import proxy/command balance balance/health balance/simulate balance/simulate/plot proxy proxy/admin proxy/admin/ctl \
+  proxy/admin/dashboard proxy/admin/top proxy/config proxy/engine proxy/frame proxy/loadtest
+# These are pure: the standard library alone, beside each other.
+for pkg in balance balance/health balance/simulate proxy/frame; do
+  n=$(go list -deps -f '{{if not .Standard}}{{.ImportPath}}{{end}}' "./$pkg" | grep -vc '^forebay/' || true)
+  [ "$n" -eq 0 ] || fail "$pkg must import only the standard library"
 done
 
 step "modules"

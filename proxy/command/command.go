@@ -5,6 +5,7 @@
 //	build.go      what the settings mean for the packages behind
 //	operators.go  the admin listener; ctl and top, which ask one
 //	loadtest.go   demo, echo, load
+//	simulate.go   simulate: no proxy, but the strategies that it chooses by
 package command
 
 import (
@@ -21,12 +22,13 @@ import (
 // Actions returns what config.Run is to call.
 func Actions() config.Actions {
 	return config.Actions{
-		Serve: serve,
-		Demo:  untilSignal(demo),
-		Echo:  untilSignal(echo),
-		Load:  untilSignal(load),
-		Ctl:   untilSignal(control),
-		Top:   untilSignal(watch),
+		Serve:    serve,
+		Demo:     untilSignal(demo),
+		Echo:     untilSignal(echo),
+		Load:     untilSignal(load),
+		Ctl:      untilSignal(control),
+		Top:      untilSignal(watch),
+		Simulate: untilSignal(runSimulate),
 	}
 }
 

@@ -19,11 +19,12 @@ usage:
   forebay COMMAND [flags]                                  see COMMAND --help
 
 commands:
-  demo    backends, proxy and load in one process, with a report at the end
-  echo    a server to try the proxy with, well behaved or not
-  load    a load generator that checks every reply
-  ctl     shows and changes a forebay that serves, through its --admin
-  top     shows one live in the terminal
+  demo      backends, proxy and load in one process, with a report at the end
+  echo      a server to try the proxy with, well behaved or not
+  load      a load generator that checks every reply
+  ctl       shows and changes a forebay that serves, through its --admin
+  top       shows one live in the terminal
+  simulate  what each strategy makes of a load, in virtual time
 
 A flag overrides its environment variable, which overrides the default.
 `
@@ -66,7 +67,7 @@ func (r *runner) app(a Actions) *cli.App {
 		OnUsageError:              onUsageError(program, ss),
 		CommandNotFound:           func(c *cli.Context, name string) { r.noHelp = unknownCommand(c.App, name) },
 		ExitErrHandler:            func(*cli.Context, error) {}, // the default one exits
-		Commands:                  []*cli.Command{r.demo(a), r.echo(a), r.load(a), r.ctl(a), r.top(a)},
+		Commands:                  []*cli.Command{r.demo(a), r.echo(a), r.load(a), r.ctl(a), r.top(a), r.simulate(a)},
 		Action: func(c *cli.Context) error {
 			if version.IsSet() {
 				_, err := fmt.Fprintln(r.Stdout, program, r.version)
@@ -102,6 +103,12 @@ func (r *runner) top(a Actions) *cli.Command {
 	var t Top
 	return r.command("top", topAbout, topSettings(&t), t.complete,
 		func(ctx context.Context) error { return a.Top(ctx, t) })
+}
+
+func (r *runner) simulate(a Actions) *cli.Command {
+	var s Simulate
+	return r.command("simulate", simulateIntro(), simulateSettings(&s), s.complete,
+		func(ctx context.Context) error { return a.Simulate(ctx, s) })
 }
 
 // command builds a command that takes flags only.

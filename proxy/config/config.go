@@ -232,12 +232,13 @@ type Load struct {
 // method ExitCode() int chooses the exit status, any other makes it 1; an empty
 // text prints nothing.
 type Actions struct {
-	Serve func(context.Context, Serve) error
-	Demo  func(context.Context, Demo) error
-	Echo  func(context.Context, Echo) error
-	Load  func(context.Context, Load) error
-	Ctl   func(context.Context, Ctl) error
-	Top   func(context.Context, Top) error
+	Serve    func(context.Context, Serve) error
+	Demo     func(context.Context, Demo) error
+	Echo     func(context.Context, Echo) error
+	Load     func(context.Context, Load) error
+	Ctl      func(context.Context, Ctl) error
+	Top      func(context.Context, Top) error
+	Simulate func(context.Context, Simulate) error
 }
 
 // Defaults returns what Serve holds where nothing was given. It has no Backends.

@@ -23,6 +23,7 @@ func TestHelpIsGolden(t *testing.T) {
 		{line: "ctl --help", file: "help-ctl.golden"},
 		{line: "ctl drain -h", file: "help-ctl.golden"},
 		{line: "top --help", file: "help-top.golden"},
+		{line: "simulate --help", file: "help-simulate.golden"},
 		{line: "--help ctl", file: "help-ctl.golden"},
 	}
 	for _, tt := range tests {
@@ -55,7 +56,7 @@ func golden(t *testing.T, name, got string) string {
 }
 
 func TestHelpFitsEightyColumns(t *testing.T) {
-	for _, command := range []string{"", "demo", "echo", "load", "ctl"} {
+	for _, command := range []string{"", "demo", "echo", "load", "ctl", "top", "simulate"} {
 		for line := range strings.Lines(run(t, command+" --help", nil, nil).stdout) {
 			line = strings.TrimSuffix(line, "\n")
 			if utf8.RuneCountInString(line) > helpWidth || strings.TrimRight(line, " ") != line {
@@ -145,6 +146,8 @@ func TestEveryFlagIsDescribed(t *testing.T) {
 		"load": loadSettings(new(Load)),
 		"ctl":  ctlSettings(new(Ctl)),
 		"top":  topSettings(new(Top)),
+
+		"simulate": simulateSettings(new(Simulate)),
 	}
 	for command, ss := range commands {
 		headings := map[string]bool{}

@@ -20,6 +20,8 @@ type call struct {
 	load  *Load
 	ctl   *Ctl
 	top   *Top
+
+	simulate *Simulate
 }
 
 // run runs forebay with a command line split at spaces, in an environment that
@@ -41,6 +43,8 @@ func runArgs(t *testing.T, args []string, env map[string]string, err error) call
 		Load:  func(_ context.Context, l Load) error { c.load = &l; return err },
 		Ctl:   func(_ context.Context, l Ctl) error { c.ctl = &l; return err },
 		Top:   func(_ context.Context, l Top) error { c.top = &l; return err },
+
+		Simulate: func(_ context.Context, s Simulate) error { c.simulate = &s; return err },
 	})
 	c.stdout, c.stderr = stdout.String(), stderr.String()
 	return c
@@ -48,7 +52,7 @@ func runArgs(t *testing.T, args []string, env map[string]string, err error) call
 
 // acted tells whether any action ran.
 func (c call) acted() bool {
-	return c.serve != nil || c.demo != nil || c.echo != nil || c.load != nil || c.ctl != nil || c.top != nil
+	return c.serve != nil || c.demo != nil || c.echo != nil || c.load != nil || c.ctl != nil || c.top != nil || c.simulate != nil
 }
 
 // A statusError is an action's error that chooses the exit status.
