@@ -57,6 +57,7 @@ type dispatched struct {
 	ups        int   // changes between down and up
 	recovering int   // dials that must still succeed before it counts as healthy
 	checkReady bool  // a slot is reserved for the check that waited
+	untold     bool  // see dispatcher.tellLater
 
 	life context.Context    // of its pool and its monitor; nil before they run
 	stop context.CancelFunc // ends that

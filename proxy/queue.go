@@ -27,13 +27,13 @@ type dispatcher struct {
 
 	mu      sync.Mutex
 	bal     *balance.Balancer
-	waiters list.List // of *waiter, by ticket: the oldest session first
-	grants  []*waiter // out of the queue, to be told when the lock is given back
-	begun   bool      // the pools run
-	waited  bool      // somebody waits, or did when the lock was last given back
-	closed  bool      // nobody waits or dials ahead any more, but for the established
-	isCut   bool      // nor do these
-	paused  time.Time // since then nobody is served; zero: they are
+	waiters list.List  // of *waiter, by ticket: the oldest session first
+	grants  []*waiter  // out of the queue, to be told when the lock is given back
+	begun   bool       // the pools run
+	untold  []*backend // see tellLater
+	closed  bool       // nobody waits or dials ahead any more, but for the established
+	isCut   bool       // nor do these
+	paused  time.Time  // since then nobody is served; zero: they are
 	alarm   alarm
 
 	// backends are those of the account, by index; nil where one is gone. The slice
@@ -289,24 +289,42 @@ func (d *dispatcher) move(b *backend, from, to balance.State) {
 	}
 }
 
+// tellLater has the pool of b told that it may have room when no client waits any more:
+// it has got some, or asked for it, while one did, and what is free is for the client.
+// It is called with the lock held.
+func (d *dispatcher) tellLater(b *backend) {
+	if b != nil && !b.untold {
+		b.untold = true
+		d.untold = append(d.untold, b)
+	}
+}
+
 // unlock gives the lock back, and tells those whose wait has ended, the oldest
-// first. If no client waits, the pools of the backends are told that they may have
-// room to dial ahead: while one waited, they had not.
+// first. The pools of the backends are told that they may have room to dial ahead, now
+// or later, and with them those that were to be told later.
 func (d *dispatcher) unlock(backends ...*backend) {
 	var few [4]*waiter // as a rule it is one
-	grants, waiting := append(few[:0], d.grants...), d.waiters.Len() > 0
+	grants := append(few[:0], d.grants...)
 	clear(d.grants)
 	d.grants = d.grants[:0]
-	if d.waited && !waiting {
-		backends = d.backends // each may have been refused meanwhile
+	switch {
+	case d.waiters.Len() > 0:
+		for _, b := range backends {
+			d.tellLater(b)
+		}
+		backends = nil
+	case len(d.untold) > 0:
+		for _, b := range backends {
+			d.tellLater(b)
+		}
+		backends, d.untold = d.untold, nil
+		for _, b := range backends {
+			b.untold = false
+		}
 	}
-	d.waited = waiting
 	d.mu.Unlock()
 	for _, w := range grants {
 		w.granted(w.choice, w.err)
-	}
-	if waiting {
-		return
 	}
 	for _, b := range backends {
 		if b != nil {

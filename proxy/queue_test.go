@@ -549,7 +549,19 @@ func TestPoolsHearOfRoomOnceNobodyWaits(t *testing.T) {
 		}},
 		{name: "the last waiter leaves", waits: true, happens: func(_ *testing.T, _ *dispatcher, leave func()) {
 			leave()
-		}, want: []int{0, 1}},
+		}},
+		{name: "the last waiter leaves, and one pool has asked meanwhile", waits: true, happens: func(t *testing.T, d *dispatcher, leave func()) {
+			for range 2 {
+				if d.slots(1).Ahead(1) {
+					t.Error("it was given a slot")
+				}
+			}
+			leave()
+		}, want: []int{1}},
+		{name: "the last waiter leaves, and a backend came up meanwhile", waits: true, happens: func(_ *testing.T, d *dispatcher, leave func()) {
+			d.up(d.at(0)) // as full as it was
+			leave()
+		}, want: []int{0}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

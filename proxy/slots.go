@@ -18,8 +18,14 @@ type slots struct {
 func (s slots) Ahead(want int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	may := s.begun && !s.closed && s.paused.IsZero() && s.waiters.Len() == 0 && !s.backend.gone
-	return may && s.bal.ReserveAhead(s.backend.index, want, s.parallel)
+	if !s.begun || s.closed || !s.paused.IsZero() || s.backend.gone {
+		return false
+	}
+	if s.waiters.Len() > 0 {
+		s.tellLater(s.backend)
+		return false
+	}
+	return s.bal.ReserveAhead(s.backend.index, want, s.parallel)
 }
 
 // AheadDone ends a dial ahead.
