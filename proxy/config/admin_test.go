@@ -20,6 +20,7 @@ func TestServeFillsInABackendThatIsAddedLater(t *testing.T) {
 	tests := []struct{ text, want, err string }{
 		{text: "b:2", want: "b:2,max=7"},
 		{text: "b:2,max=3,weight=2", want: "b:2,max=3,weight=2"},
+		{text: "b:2,backup=true", want: "b:2,max=7,backup=true"},
 		{text: "b", err: "the port is missing"},
 		{text: "localhost:9000", err: "the proxy itself"},
 	}

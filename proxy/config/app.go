@@ -12,11 +12,12 @@ import (
 const program = "forebay"
 
 const serveAbout = `forebay keeps a bounded pool of TCP connections in front of each backend. A
-client gets the least loaded backend, or waits its turn in one queue for all.
+client gets the backend that --balance chooses, by default the least loaded, or
+waits its turn in one queue for all.
 
 usage:
-  forebay --backend ADDR[,max=N][,weight=N] ... [flags]    serve
-  forebay COMMAND [flags]                                  see COMMAND --help
+  forebay --backend ADDR[,max=N][,weight=N][,backup=true] ... [flags]   serve
+  forebay COMMAND [flags]   see COMMAND --help
 
 commands:
   demo      backends, proxy and load in one process, with a report at the end

@@ -13,7 +13,7 @@ const (
 	maxWeight = 1000000
 )
 
-const backendTakes = "host:port[,max=N][,weight=N]"
+const backendTakes = "host:port[,max=N][,weight=N][,backup=true]"
 
 // A Backend is one server behind the proxy.
 type Backend struct {
@@ -23,8 +23,11 @@ type Backend struct {
 	// for --max-conns, until Run has filled it in.
 	Max int
 
-	// Weight is its share of the ties, 1 to 1000000.
+	// Weight is its share, 1 to 1000000, where the strategy regards it.
 	Weight int
+
+	// Backup has it used only while no other backend is up.
+	Backup bool
 }
 
 // String returns the backend in the form that ParseBackend takes.
@@ -36,12 +39,16 @@ func (b Backend) String() string {
 	if b.Weight > 1 {
 		s += ",weight=" + strconv.Itoa(b.Weight)
 	}
+	if b.Backup {
+		s += ",backup=true"
+	}
 	return s
 }
 
-// ParseBackend reads ADDR[,max=N][,weight=N], where ADDR is what ParseAddress
-// takes and has no comma. Without max, Max is 0; without weight, Weight is 1.
-// The error tells what was given and what is accepted.
+// ParseBackend reads ADDR[,max=N][,weight=N][,backup=true], where ADDR is what
+// ParseAddress takes and has no comma. Without max, Max is 0; without weight, Weight
+// is 1; backup=false is as good as none. The error tells what was given and what is
+// accepted.
 func ParseBackend(s string) (Backend, error) {
 	b, err := parseBackend(s)
 	if err != nil {
@@ -57,35 +64,41 @@ func parseBackend(s string) (Backend, error) {
 	if err != nil {
 		return Backend{}, err
 	}
-	b := Backend{Addr: a}
+	b := Backend{Addr: a, Weight: 1}
+	seen := make(map[string]bool)
 	for more {
 		var option string
 		option, options, more = strings.Cut(options, ",")
-		if err := b.set(option); err != nil {
+		key, value, _ := strings.Cut(option, "=")
+		if seen[key] {
+			return Backend{}, fmt.Errorf("%s is there twice", key)
+		}
+		seen[key] = true
+		if err := b.set(option, key, value); err != nil {
 			return Backend{}, err
 		}
-	}
-	if b.Weight == 0 {
-		b.Weight = 1
 	}
 	return b, nil
 }
 
-// set reads one key=N. A field that is not zero has been set before: no key
-// takes 0.
-func (b *Backend) set(option string) error {
-	key, value, _ := strings.Cut(option, "=")
-	field, limit := &b.Max, maxMax
+// set takes one option, key=value.
+func (b *Backend) set(option, key, value string) error {
 	switch key {
 	case "max":
+		return setNumber(&b.Max, key, value, maxMax)
 	case "weight":
-		field, limit = &b.Weight, maxWeight
-	default:
-		return fmt.Errorf("%q is neither max=N nor weight=N", option)
+		return setNumber(&b.Weight, key, value, maxWeight)
+	case "backup":
+		if value != "true" && value != "false" {
+			return fmt.Errorf("backup is true or false, not %q", value)
+		}
+		b.Backup = value == "true"
+		return nil
 	}
-	if *field != 0 {
-		return fmt.Errorf("%s is there twice", key)
-	}
+	return fmt.Errorf("%q is none of max=N, weight=N and backup=true", option)
+}
+
+func setNumber(field *int, key, value string, limit int) error {
 	n, err := strconv.ParseUint(value, 10, 31)
 	if err != nil || n < 1 || n > uint64(limit) {
 		return fmt.Errorf("%s is a number from 1 to %d, not %q", key, limit, value)

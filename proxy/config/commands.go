@@ -2,6 +2,10 @@ package config
 
 import "math"
 
+// fewClients is how many the demo has to show a strategy: at most two in five of its
+// connections are busy.
+const fewClients = 8
+
 // maxClients and maxSize bound what one process can drive and hold. A request
 // of less than minSize has no room for its client's number and its own.
 const (
@@ -54,10 +58,14 @@ func demoSettings(d *Demo) settings {
 			usage: "run the load for `DURATION`",
 		},
 		{
-			name: "clients", category: demoFlags, def: "64",
+			name: "clients", category: demoFlags, def: "64", defText: "default: 64, with --balance 8",
 			kind:  number(&d.Clients, 1, maxClients, ""),
 			usage: "run `N` clients at once; there are 20 connections, the others wait their turn",
 		},
+		balanceSetting(&d.Balance, demoFlags, "choose the backend of each client by `NAME`, and see in the report what each "+
+			"one got: max is 4, 8 and 8, weight 1, 2 and 3. Fewer clients than connections show it best: where all "+
+			"are busy whoever is free gets the next client, by any rule. Where the address of a client decides, each of "+
+			"its connections comes from another loopback address"),
 		{
 			name: "requests-per-client", category: demoFlags, def: "20", defText: "default: 20, with thrift 0",
 			kind:  number(&d.RequestsPerClient, 1, maxCount, "one connection for all"),

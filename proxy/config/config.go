@@ -40,6 +40,10 @@ type Serve struct {
 	// MaxConns is the Max of a backend that names none.
 	MaxConns int
 
+	// Balance is how a backend is chosen: the name of one of package balance's
+	// strategies.
+	Balance string
+
 	// DialTimeout bounds one dial; above 0.
 	DialTimeout time.Duration
 
@@ -140,6 +144,9 @@ type Demo struct {
 
 	// Keep goes on serving after the load, until interrupted.
 	Keep bool
+
+	// Balance is as in Serve.
+	Balance string
 
 	// Clients is how many run at once, at least 1.
 	Clients int

@@ -52,12 +52,12 @@ type ctlCommand struct {
 }
 
 var ctlCommands = []ctlCommand{
-	{"pools", "", "show the backends: state, connections, counts"},
+	{"pools", "", "show the backends and their counts"},
 	{"queue", "", "show the queue"},
 	{"sessions", "", "show clients, one by one"},
-	{"add", "ADDR[,max=N][,weight=N]", "add a backend"},
+	{"add", "ADDR[,max=N][,weight=N][,backup=true]", "add a backend"},
 	{"remove", "BACKEND", "remove one"},
-	{"drain", "BACKEND", "give it no new work; what runs goes on"},
+	{"drain", "BACKEND", "no new work; what runs goes on"},
 	{"maintain", "BACKEND", "take it out of service"},
 	{"ready", "BACKEND", "take it back"},
 	{"weight", "BACKEND N", "set its weight"},
@@ -74,7 +74,7 @@ func ctlIntro() string {
 	var b strings.Builder
 	b.WriteString(ctlAbout)
 	for _, c := range ctlCommands {
-		fmt.Fprintf(&b, "  %-28s %s\n", strings.TrimSpace(c.name+" "+c.args), c.about)
+		fmt.Fprintf(&b, "  %-42s %s\n", strings.TrimSpace(c.name+" "+c.args), c.about)
 	}
 	b.WriteString("\nA backend's name is its address, as pools shows it. What goes wrong is one\nline, and the exit status 1. A change that goes well prints nothing.\n")
 	return b.String()

@@ -71,6 +71,7 @@ func TestServeHasTheFlagsOfTheSpecification(t *testing.T) {
 		{"listen", "127.0.0.1:9000"},
 		{"max-clients", "0"},
 		{"backend", ""},
+		{"balance", "least-conn"},
 		{"max-conns", "64"},
 		{"dial-timeout", "2s"},
 		{"dial-parallel", "4"},

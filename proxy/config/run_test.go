@@ -137,13 +137,27 @@ func TestBadInputIsOneOrTwoLinesAndStatus2(t *testing.T) {
 		{line: "--max-clients many", stderr: `--max-clients: got "many"; takes a number from 1 to 10000000, or 0 (what the descriptor limit allows)` + "\n"},
 		{line: "--min-idle -1", stderr: `--min-idle: got "-1"; takes a number from 0 to 65535, or auto` + "\n"},
 		{line: "--reuse always", stderr: `--reuse: got "always"; takes never, quiet or trust` + "\n"},
+		{
+			line: "--balance leastconn",
+			stderr: `--balance: got "leastconn"; takes least-conn, round-robin, weighted-round-robin, random, weighted-random, ` +
+				`random-two, source-hash, consistent-hash or first` + "\n",
+		},
+		{
+			line: "--balance=", stderr: `--balance: got ""; takes least-conn, round-robin, weighted-round-robin, random, ` +
+				`weighted-random, random-two, source-hash, consistent-hash or first` + "\n",
+		},
+		{line: "--backend a:1,backup=1", stderr: `--backend: got "a:1,backup=1": backup is true or false, not "1"; takes host:port[,max=N][,weight=N][,backup=true]` + "\n"},
+		{
+			line: "demo --balance hash", stderr: `--balance: got "hash"; takes least-conn, round-robin, weighted-round-robin, random, ` +
+				`weighted-random, random-two, source-hash, consistent-hash or first` + "\n",
+		},
 		{line: "--protocol http", stderr: `--protocol: got "http"; takes raw, thrift or length` + "\n"},
 		{line: "--engine kqueue", stderr: `--engine: got "kqueue"; takes auto, uring, epoll or net` + "\n"},
 		{line: "--log-level loud", stderr: `--log-level: got "loud"; takes debug, info, warn or error` + "\n"},
 		{line: "--log-format xml", stderr: `--log-format: got "xml"; takes auto, console or json` + "\n"},
 		{line: "--abort-on-fin=maybe", stderr: `--abort-on-fin: got "maybe"; takes true or false` + "\n"},
 		{line: "--listen 9000", stderr: `--listen: got "9000": the port is missing; takes host:port, :port, [v6]:port or unix:/path` + "\n"},
-		{line: "--backend a:1,max=0", stderr: `--backend: got "a:1,max=0": max is a number from 1 to 65535, not "0"; takes host:port[,max=N][,weight=N]` + "\n"},
+		{line: "--backend a:1,max=0", stderr: `--backend: got "a:1,max=0": max is a number from 1 to 65535, not "0"; takes host:port[,max=N][,weight=N][,backup=true]` + "\n"},
 		{line: "echo --listen x", stderr: `--listen: got "x": the port is missing; takes host:port, :port, [v6]:port or unix:/path` + "\n"},
 		{line: "echo --listen :1 --close-after -1", stderr: `--close-after: got "-1"; takes a number from 1, or 0 (never)` + "\n"},
 		{line: "load --target :9000", stderr: `--target: got ":9000": the host is missing; takes host:port, [v6]:port or unix:/path` + "\n"},
@@ -163,7 +177,7 @@ func TestBadInputIsOneOrTwoLinesAndStatus2(t *testing.T) {
 		},
 		{
 			env:    map[string]string{"FOREBAY_BACKEND": "a:1 b:2,max=x"},
-			stderr: `FOREBAY_BACKEND: got "b:2,max=x": max is a number from 1 to 65535, not "x"; takes host:port[,max=N][,weight=N]` + "\n",
+			stderr: `FOREBAY_BACKEND: got "b:2,max=x": max is a number from 1 to 65535, not "x"; takes host:port[,max=N][,weight=N][,backup=true]` + "\n",
 		},
 		{
 			line: "--backend a:1", env: map[string]string{"FOREBAY_ABORT_ON_FIN": "maybe"},
@@ -171,8 +185,8 @@ func TestBadInputIsOneOrTwoLinesAndStatus2(t *testing.T) {
 		},
 
 		// What no value shows by itself.
-		{line: "", stderr: "--backend is required: host:port[,max=N][,weight=N], may be repeated\n"},
-		{env: map[string]string{"FOREBAY_BACKEND": "  "}, stderr: "--backend is required: host:port[,max=N][,weight=N], may be repeated\n"},
+		{line: "", stderr: "--backend is required: host:port[,max=N][,weight=N][,backup=true], may be repeated\n"},
+		{env: map[string]string{"FOREBAY_BACKEND": "  "}, stderr: "--backend is required: host:port[,max=N][,weight=N][,backup=true], may be repeated\n"},
 		{line: "echo", stderr: "--listen is required: host:port, :port, [v6]:port or unix:/path, may be repeated\n"},
 		{line: "load", stderr: "--target is required: host:port, [v6]:port or unix:/path\n"},
 		{line: "--backend a:1 --backend A.:1,max=3", stderr: `--backend: got "a:1" and "A.:1"; takes each backend once` + "\n"},
@@ -223,7 +237,7 @@ func TestBadInputIsOneOrTwoLinesAndStatus2(t *testing.T) {
 		{line: "ctl weight a:1 0", stderr: `weight: N: got "0"; takes a number from 1 to 1000000` + "\n"},
 		{line: "ctl max a:1 many", stderr: `max: N: got "many"; takes a number from 1 to 65535` + "\n"},
 		{line: "ctl disconnect x", stderr: `disconnect: SESSION: got "x"; takes the id of a session, a number` + "\n"},
-		{line: "ctl add a:1,max=x", stderr: `add: ADDR[,max=N][,weight=N]: got "a:1,max=x": max is a number from 1 to 65535, not "x"; takes host:port[,max=N][,weight=N]` + "\n"},
+		{line: "ctl add a:1,max=x", stderr: `add: ADDR[,max=N][,weight=N][,backup=true]: got "a:1,max=x": max is a number from 1 to 65535, not "x"; takes host:port[,max=N][,weight=N][,backup=true]` + "\n"},
 		{line: "ctl pools --limit 3", stderr: `--limit: got "3" beside pools; takes the command sessions` + "\n"},
 		{line: "ctl sessions --limit 0", stderr: `--limit: got "0"; takes a number from 1 to 10000` + "\n"},
 
@@ -241,7 +255,7 @@ func TestBadInputIsOneOrTwoLinesAndStatus2(t *testing.T) {
 		{line: "---x", stderr: "bad flag syntax: ---x\n" + see},
 		{line: "echo --backend a:1", stderr: "unknown flag --backend\nsee forebay echo --help\n"},
 		{line: "load --request 3", stderr: "unknown flag --request (did you mean --requests?)\nsee forebay load --help\n"},
-		{line: "--backend", stderr: "--backend: got no value; takes host:port[,max=N][,weight=N]\n" + see},
+		{line: "--backend", stderr: "--backend: got no value; takes host:port[,max=N][,weight=N][,backup=true]\n" + see},
 		{line: "echo --greet", stderr: "--greet: got no value; takes text\nsee forebay echo --help\n"},
 		{line: "--listen --backend a:1", stderr: `--listen: got "--backend": the port is missing; takes host:port, :port, [v6]:port or unix:/path` + "\n"},
 		{line: "ehco --listen :1", stderr: `unknown command "ehco" (did you mean echo?)` + "\n" + see},

@@ -62,11 +62,16 @@ func backendSettings(s *Serve) settings {
 		{
 			name: "backend", category: backendFlags, defText: "required, may be repeated",
 			kind: list(&s.Backends, ParseBackend, backendTakes),
-			usage: "send clients to the server at `ADDR[,max=N][,weight=N]`: host:port, [v6]:port or " +
-				"unix:/path. max is its capacity, the connections open to it at once, and the least " +
-				"loaded backend by that measure gets the next client; weight (1) only shares ties. " +
+			usage: "send clients to the server at `ADDR[,max=N][,weight=N][,backup=true]`: host:port, [v6]:port or " +
+				"unix:/path. max is its capacity, the connections open to it at once, and never exceeded; weight " +
+				"(1) is its share, where --balance regards it; a backup is used only while no other backend is up. " +
 				"In the environment several are separated by spaces",
 		},
+		balanceSetting(&s.Balance, backendFlags, "choose the backend of each client by `NAME`. least-conn: the lowest "+
+			"connections/max, by weight on ties. round-robin: in turn. weighted-round-robin: in turn by weight. "+
+			"random, weighted-random: drawn. random-two: the less loaded of two that are drawn by weight. source-hash: "+
+			"by the client's address and weight. consistent-hash: likewise, on a ring, so that a backend that comes or goes "+
+			"moves few clients. first: the first that has room. None takes a backend that is full or down"),
 		{
 			name: "max-conns", category: backendFlags, def: "64",
 			kind:  number(&s.MaxConns, 1, maxMax, ""),
@@ -84,6 +89,15 @@ func backendSettings(s *Serve) settings {
 			usage: "dial at most `N` connections ahead at once per backend, and as many for clients while " +
 				"it recovers from a failure; a healthy backend dials up to its max",
 		},
+	}
+}
+
+// balanceSetting is shared with the demo.
+func balanceSetting(dst *string, category, usage string) *setting {
+	return &setting{
+		name: "balance", category: category, def: strategies[0],
+		kind:  choice(dst, strategies...),
+		usage: usage,
 	}
 }
 

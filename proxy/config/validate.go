@@ -62,8 +62,12 @@ func forThrift(protocol string, ss settings, names ...string) error {
 }
 
 // complete keeps the connections of thrift, unless told not to: it is there for
-// clients that stay connected.
+// clients that stay connected. Where a strategy is asked for, there are so few clients
+// that it has a choice.
 func (d *Demo) complete(ss settings) error {
+	if ss.find("balance").IsSet() && !ss.find("clients").IsSet() {
+		d.Clients = fewClients
+	}
 	if d.Protocol == "thrift" && !ss.find("requests-per-client").IsSet() {
 		d.RequestsPerClient = 0
 	}

@@ -10,8 +10,9 @@ import (
 func defaultServe() Serve {
 	return Serve{
 		Listen:             Address{"tcp", "127.0.0.1:9000"},
-		Backends:           []Backend{{Address{"tcp", "a:1"}, 64, 1}},
+		Backends:           []Backend{{Address{"tcp", "a:1"}, 64, 1, false}},
 		MaxConns:           64,
+		Balance:            "least-conn",
 		DialTimeout:        2 * time.Second,
 		DialParallel:       4,
 		MinIdle:            MinIdleAuto,
@@ -49,6 +50,7 @@ func TestServeTakesItsValuesFromFlagsAndEnvironment(t *testing.T) {
 		{"--max-clients", "FOREBAY_MAX_CLIENTS", "5", func(s *Serve) { s.MaxClients = 5 }},
 		{"--max-clients", "FOREBAY_MAX_CLIENTS", "0", func(s *Serve) { s.MaxClients = 0 }},
 		{"--max-conns", "FOREBAY_MAX_CONNS", "7", func(s *Serve) { s.MaxConns, s.Backends[0].Max = 7, 7 }},
+		{"--balance", "FOREBAY_BALANCE", "consistent-hash", func(s *Serve) { s.Balance = "consistent-hash" }},
 		{"--dial-timeout", "FOREBAY_DIAL_TIMEOUT", "100ms", func(s *Serve) { s.DialTimeout = 100 * time.Millisecond }},
 		{"--dial-parallel", "FOREBAY_DIAL_PARALLEL", "1", func(s *Serve) { s.DialParallel = 1 }},
 		{"--min-idle", "FOREBAY_MIN_IDLE", "0", func(s *Serve) { s.MinIdle = 0 }},
@@ -143,14 +145,14 @@ func TestFlagsOverrideEnvironmentOverridesDefaults(t *testing.T) {
 			name: "backends of the environment are split at spaces",
 			env:  map[string]string{"FOREBAY_BACKEND": " b:1,max=2,weight=3  unix:/x\n[::1]:5 "},
 			set: func(s *Serve) {
-				s.Backends = []Backend{{Address{"tcp", "b:1"}, 2, 3}, {Address{"unix", "/x"}, 64, 1}, {Address{"tcp", "[::1]:5"}, 64, 1}}
+				s.Backends = []Backend{{Address{"tcp", "b:1"}, 2, 3, false}, {Address{"unix", "/x"}, 64, 1, false}, {Address{"tcp", "[::1]:5"}, 64, 1, false}}
 			},
 		},
 		{
 			name: "backends given replace the environment's", line: "--backend c:1,max=9 --backend d:1",
 			env: map[string]string{"FOREBAY_BACKEND": "a:1 b:1"},
 			set: func(s *Serve) {
-				s.Backends = []Backend{{Address{"tcp", "c:1"}, 9, 1}, {Address{"tcp", "d:1"}, 64, 1}}
+				s.Backends = []Backend{{Address{"tcp", "c:1"}, 9, 1, false}, {Address{"tcp", "d:1"}, 64, 1, false}}
 			},
 		},
 		{
@@ -162,7 +164,7 @@ func TestFlagsOverrideEnvironmentOverridesDefaults(t *testing.T) {
 			name: "a listener on a free port does not meet a backend", line: "--listen :0 --backend localhost:80 --backend a:1",
 			set: func(s *Serve) {
 				s.Listen = Address{"tcp", ":0"}
-				s.Backends = []Backend{{Address{"tcp", "localhost:80"}, 64, 1}, {Address{"tcp", "a:1"}, 64, 1}}
+				s.Backends = []Backend{{Address{"tcp", "localhost:80"}, 64, 1, false}, {Address{"tcp", "a:1"}, 64, 1, false}}
 			},
 		},
 	}
@@ -179,7 +181,9 @@ func TestOtherCommandsTakeFlagsOnly(t *testing.T) {
 	// Right and wrong values for serving: neither may matter to the others.
 	env := map[string]string{"FOREBAY_BACKEND": "a:1", "FOREBAY_LISTEN": ":7", "FOREBAY_QUEUE": "abc", "FOREBAY_LOG_LEVEL": "loud"}
 
-	demo := Demo{Duration: 10 * time.Second, Clients: 64, RequestsPerClient: 20, Protocol: "raw", LogLevel: "warn", LogFormat: "auto"}
+	demo := Demo{Duration: 10 * time.Second, Balance: "least-conn", Clients: 64, RequestsPerClient: 20, Protocol: "raw", LogLevel: "warn", LogFormat: "auto"}
+	chosen := demo
+	chosen.Balance, chosen.Clients = "round-robin", 8
 	persistent := demo
 	persistent.Protocol, persistent.RequestsPerClient = "thrift", 0
 	load := Load{
@@ -194,13 +198,14 @@ func TestOtherCommandsTakeFlagsOnly(t *testing.T) {
 	}{
 		{line: "demo", want: call{demo: &demo}},
 		{
-			line: "demo --listen :0 --duration 1s --keep --clients 3 --requests-per-client 4 --log-level debug --log-format json",
-			want: call{demo: &Demo{Address{"tcp", ":0"}, time.Second, true, 3, 4, "raw", "debug", "json"}},
+			line: "demo --listen :0 --duration 1s --keep --balance first --clients 3 --requests-per-client 4 --log-level debug --log-format json",
+			want: call{demo: &Demo{Address{"tcp", ":0"}, time.Second, true, "first", 3, 4, "raw", "debug", "json"}},
 		},
+		{line: "demo --balance round-robin", want: call{demo: &chosen}},
 		{line: "demo --protocol thrift", want: call{demo: &persistent}},
 		{
 			line: "demo --listen :0 --duration 1s --clients 3 --requests-per-client 4 --protocol thrift --log-level debug --log-format json",
-			want: call{demo: &Demo{Address{"tcp", ":0"}, time.Second, false, 3, 4, "thrift", "debug", "json"}},
+			want: call{demo: &Demo{Address{"tcp", ":0"}, time.Second, false, "least-conn", 3, 4, "thrift", "debug", "json"}},
 		},
 		{line: "echo --listen :1", want: call{echo: &Echo{Listen: []Address{{"tcp", ":1"}}, Protocol: "raw"}}},
 		{
