@@ -71,7 +71,8 @@ func (srv *Server) Add(be Backend) error {
 	if err := srv.dispatcher.add(b); err != nil {
 		return err
 	}
-	srv.cfg.Log.Info().Str("backend", b.name).Int("max", be.Max).Int("weight", be.Weight).Msg("backend is added")
+	srv.cfg.Log.Info().Str("backend", b.name).Int("max", be.Max).Int("weight", be.Weight).Bool("backup", be.Backup).
+		Msg("backend is added")
 	srv.resize()
 	return nil
 }
@@ -102,7 +103,7 @@ func (srv *Server) SetState(name string, s State) error {
 	return err
 }
 
-// SetWeight changes a backend's share of ties.
+// SetWeight changes a backend's share, where the strategy regards it.
 func (srv *Server) SetWeight(name string, n int) error {
 	if err := inRange("weight", n, 1, mostWeight); err != nil {
 		return err

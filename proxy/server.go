@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -25,7 +26,8 @@ type Config struct {
 	Engine   engine.Engine
 	Log      zerolog.Logger // the zero value says nothing
 
-	Balance balance.Strategy // "": balance.LeastConn
+	// Balance is how a backend is chosen. Empty: balance.LeastConn.
+	Balance balance.Strategy
 
 	// What each pool does: see pool.Config.
 	MinIdle       int
@@ -126,6 +128,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.ReuseQuiet > 0 && runtime.GOOS != "linux" {
 		return nil, errors.New("--reuse quiet needs Linux: elsewhere nothing tells whether bytes wait on a connection")
 	}
+	cfg.Balance = cmp.Or(cfg.Balance, balance.LeastConn)
 	cfg.Registry = cfg.Registry || cfg.Health.CutOnDown // to find them
 	srv := &Server{cfg: cfg, epoch: time.Now(), donec: make(chan struct{})}
 	srv.drainCtx, srv.drain = context.WithCancelCause(context.Background())

@@ -28,8 +28,9 @@ type Stats struct {
 	Faults   map[string]int64 // connections not kept, by the name of the exchange.Fault
 	Buffered int64            // bytes of replies that slow clients have yet to take
 
-	Paused   time.Time      // since when; zero: it is not
-	Backends []BackendStats // in the order of Config.Backends; one that is added takes the place of one that is gone
+	Paused   time.Time        // since when; zero: it is not
+	Balance  balance.Strategy // of Config.Balance; never empty
+	Backends []BackendStats   // in the order of Config.Backends; one that is added takes the place of one that is gone
 }
 
 // BackendStats is the part of one backend.
@@ -109,6 +110,7 @@ func (srv *Server) Stats() Stats {
 		QueueSum: time.Duration(srv.counters.queueSum.Load()),
 		QueueMax: time.Duration(srv.counters.queueMax.Load()),
 		Paused:   paused,
+		Balance:  srv.cfg.Balance,
 	}
 	for r := range numReasons {
 		if n := srv.counters.reasons[r].Load(); n > 0 {

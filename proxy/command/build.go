@@ -8,6 +8,7 @@ import (
 	"github.com/mattn/go-isatty"
 	"github.com/rs/zerolog"
 
+	"forebay/balance"
 	"forebay/balance/health"
 	"forebay/proxy"
 	"forebay/proxy/config"
@@ -32,6 +33,7 @@ func proxyConfig(cfg config.Serve, eng engine.Engine, log zerolog.Logger) (proxy
 	p := proxy.Config{
 		Engine:             eng,
 		Log:                log,
+		Balance:            balance.Strategy(cfg.Balance),
 		MinIdle:            cfg.MinIdle,
 		VirginTimeout:      cfg.VirginTimeout,
 		IdleTimeout:        cfg.IdleTimeout,
@@ -92,7 +94,7 @@ func healthConfig(cfg config.Serve) (proxy.Health, error) {
 }
 
 func proxyBackend(b config.Backend) proxy.Backend {
-	return proxy.Backend{Network: b.Addr.Network, Addr: b.Addr.Addr, Max: b.Max, Weight: b.Weight}
+	return proxy.Backend{Network: b.Addr.Network, Addr: b.Addr.Addr, Max: b.Max, Weight: b.Weight, Backup: b.Backup}
 }
 
 func requestsConfig(cfg config.Requests, codec frame.Codec, trust bool) *proxy.Requests {

@@ -3,6 +3,7 @@
 //
 //	serve.go      forebay itself: parts → run → drain
 //	build.go      what the settings mean for the packages behind
+//	balance.go    what of the choice deserves a warning
 //	operators.go  the admin listener; ctl and top, which ask one
 //	loadtest.go   demo, echo, load
 //	simulate.go   simulate: no proxy, but the strategies that it chooses by

@@ -19,7 +19,7 @@ import (
 // demo is backends, proxy and load in one process.
 func demo(ctx context.Context, cfg config.Demo) error {
 	settings := config.Defaults()
-	settings.Protocol = cfg.Protocol
+	settings.Protocol, settings.Balance = cfg.Protocol, cfg.Balance
 	log := newLogger(cfg.LogLevel, cfg.LogFormat)
 	eng, err := newEngine(settings, log)
 	if err != nil {

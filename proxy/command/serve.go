@@ -119,9 +119,14 @@ func logStart(log zerolog.Logger, cfg config.Serve, eng engine.Engine, addr net.
 	}
 	backends := zerolog.Arr()
 	for _, b := range cfg.Backends {
-		backends.Str(fmt.Sprintf("%s,max=%d,weight=%d", b.Addr, b.Max, b.Weight))
+		backup := ""
+		if b.Backup {
+			backup = ",backup=true"
+		}
+		backends.Str(fmt.Sprintf("%s,max=%d,weight=%d%s", b.Addr, b.Max, b.Weight, backup))
 	}
-	log.Info().Stringer("listen", config.Address{Network: addr.Network(), Addr: addr.String()}).Array("backends", backends).Str("version", Version()).
+	log.Info().Stringer("listen", config.Address{Network: addr.Network(), Addr: addr.String()}).Array("backends", backends).
+		Str("balance", cfg.Balance).Str("version", Version()).
 		Str("protocol", cfg.Protocol).Str("engine", eng.Name()).Str("reuse", cfg.Reuse).
 		Int("max_clients", srv.MaxClients()).Int("queue", cfg.Queue).
 		Str("min_idle", minIdle).Dur("acquire_timeout_ms", cfg.AcquireTimeout).Dur("first_byte_wait_ms", cfg.FirstByteWait).
@@ -133,6 +138,9 @@ func logStart(log zerolog.Logger, cfg config.Serve, eng engine.Engine, addr net.
 			}
 		}).
 		Msg("serving")
+	for _, w := range balanceWarnings(cfg) {
+		log.Warn().Msg(w)
+	}
 	if cfg.Reuse == "trust" {
 		log.Warn().Msg("--reuse trust cannot verify whose a reply is: a backend that answers a request twice, or not " +
 			"at all, shows one client's bytes to another")
