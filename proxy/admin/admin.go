@@ -8,7 +8,7 @@
 //	GET  /debug/pprof/                      where asked for
 //	GET  / /dashboard/                      the dashboard, where there is one
 //
-//	POST   /api/backends                    {"backend": "ADDR[,max=N][,weight=N]"}
+//	POST   /api/backends                    {"backend": "ADDR[,max=N][,weight=N][,backup=true]"}
 //	DELETE /api/backends/{name}
 //	POST   /api/backends/{name}/drain       likewise maintain and ready
 //	POST   /api/backends/{name}/weight      {"weight": N}
@@ -17,7 +17,8 @@
 //	DELETE /api/sessions/{id}
 //
 // A backend's name is its address, as --backend has it; in a path its slashes are
-// written %2F. Changes answer 204, errors are JSON: {"error": "..."}.
+// written %2F. Changes answer 204, errors are JSON: {"error": "..."}. /readyz is 200 while
+// any backend is up, backups among them: they serve.
 //
 // Reading is for everybody who reaches the listener. A change needs the token, or a
 // Unix socket that only its owner can open. What a browser can be tricked into, by

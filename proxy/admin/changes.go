@@ -103,7 +103,7 @@ type (
 
 func (a *Admin) add(r *http.Request) (any, error) {
 	var body addBody
-	if err := decode(r, &body, `{"backend": "ADDR[,max=N][,weight=N]"}`); err != nil {
+	if err := decode(r, &body, `{"backend": "ADDR[,max=N][,weight=N][,backup=true]"}`); err != nil {
 		return nil, err
 	}
 	b, err := a.cfg.ParseBackend(body.Backend)

@@ -79,7 +79,7 @@ func TestBadChangesAreRefusedAndNothingIsChanged(t *testing.T) {
 	}{
 		{"no content type", "POST", "/api/backends", `{"backend": "c:1"}`, "X: y", 415, `content type is ""; takes application/json`},
 		{"a form", "POST", "/api/backends", `backend=c:1`, "Content-Type: application/x-www-form-urlencoded", 415, "takes application/json"},
-		{"an empty body", "POST", "/api/backends", "", isJSON, 400, `it is empty; takes {"backend": "ADDR[,max=N][,weight=N]"}`},
+		{"an empty body", "POST", "/api/backends", "", isJSON, 400, `it is empty; takes {"backend": "ADDR[,max=N][,weight=N][,backup=true]"}`},
 		{"not JSON", "POST", "/api/backends", "{", isJSON, 400, "unexpected EOF"},
 		{"an unknown field", "POST", "/api/backends", `{"backend": "c:1", "max": 3}`, isJSON, 400, `unknown field "max"; takes {"backend"`},
 		{"another type", "POST", "/api/backends/a:1/weight", `{"weight": "5"}`, isJSON, 400, `takes {"weight": N}`},

@@ -42,12 +42,12 @@ func newFake() *fake {
 	load.Slots[balance.Leased], load.Slots[balance.Idle], load.Slots[balance.Free] = 3, 1, 0
 	load.Slots[balance.Dialing], load.Slots[balance.DialingAhead] = 1, 1
 	load.Slots[balance.Closing], load.Slots[balance.Expiring] = 1, 1
-	down := balance.Load{Backend: balance.Backend{Max: 4, Weight: 1}, Out: balance.Down}
+	down := balance.Load{Backend: balance.Backend{Max: 4, Weight: 1, Backup: true}, Out: balance.Down}
 	return &fake{
 		stats: proxy.Stats{
 			Clients: 5, Waiting: 2, Queued: 10, QueueSum: 3 * time.Second, QueueMax: 1500 * time.Millisecond,
 			Ended:    map[string]int64{"done": 7, "cut": 1},
-			Requests: 100, Errors: 3,
+			Requests: 100, Errors: 3, Balance: balance.RandomTwo,
 			Faults: map[string]int64{"wrong_reply": 1, "stray_bytes": 2, "stale": 4},
 			Backends: []proxy.BackendStats{
 				{

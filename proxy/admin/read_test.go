@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"forebay/balance"
 )
 
 func TestReadingNeedsNoToken(t *testing.T) {
@@ -24,14 +26,14 @@ func TestPoolsAreTheSnapshot(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &p); err != nil {
 		t.Fatal(err)
 	}
-	if p.Sessions != 5 || p.Ended["done"] != 7 || p.Ended["cut"] != 1 || p.Requests != 100 || p.Errors != 3 || p.Desyncs != 3 || p.Draining {
+	if p.Sessions != 5 || p.Ended["done"] != 7 || p.Ended["cut"] != 1 || p.Requests != 100 || p.Errors != 3 || p.Desyncs != 3 || p.Draining || p.Balance != "random-two" {
 		t.Errorf("pools = %s", body)
 	}
 	if n, ok := p.Ended["queue_full"]; n != 0 || !ok {
 		t.Errorf("a reason that no session had is missing: %v", p.Ended)
 	}
 	a, b := p.Backends[0], p.Backends[1]
-	if a.Name != "a:1" || a.State != "up" || !a.Up || a.Max != 8 || a.Weight != 2 || a.Leased != 3 || a.Idle != 1 || a.Dialing != 2 || a.Closing != 2 {
+	if a.Name != "a:1" || a.State != "up" || !a.Up || a.Max != 8 || a.Weight != 2 || a.Leased != 3 || a.Idle != 1 || a.Dialing != 2 || a.Closing != 2 || a.Backup {
 		t.Errorf("connections of the first = %+v", a)
 	}
 	if a.Sessions != 6 || a.Requests != 99 || a.Results["ok"] != 97 || a.BytesUp != 1000 || a.BytesDown != 2000 ||
@@ -41,7 +43,7 @@ func TestPoolsAreTheSnapshot(t *testing.T) {
 	if h := a.Health; h.State != "up" || h.Checks != 7 || a.LastError != "refused" || len(h.History) != 2 || h.History[0].Up || !h.History[1].Up {
 		t.Errorf("health of the first = %+v", h)
 	}
-	if b.Name != "unix:/run/b" || b.State != "down" || b.Up || b.Why != "no answer" || b.Health.State != "down" || b.Health.Needed != 2 {
+	if b.Name != "unix:/run/b" || b.State != "down" || b.Up || b.Why != "no answer" || b.Health.State != "down" || b.Health.Needed != 2 || !b.Backup {
 		t.Errorf("the second = %+v", b)
 	}
 }
@@ -90,6 +92,14 @@ func TestSessionsAreLimitedAndFiltered(t *testing.T) {
 	}
 }
 
+// up has a backend of the fake up, or down.
+func up(r *rig, i int, up bool) {
+	r.stats.Backends[i].Load.Out = balance.Down
+	if up {
+		r.stats.Backends[i].Load.Out = 0
+	}
+}
+
 func TestReadyTellsWhyNot(t *testing.T) {
 	tests := []struct {
 		name string
@@ -98,6 +108,8 @@ func TestReadyTellsWhyNot(t *testing.T) {
 		text string
 	}{
 		{name: "a backend up is enough", want: 200, text: "ready\n"},
+		{name: "a backup that is up is enough", set: func(r *rig) { up(r, 0, false); up(r, 1, true) }, want: 200, text: "ready\n"},
+		{name: "nothing is up, backups neither", set: func(r *rig) { up(r, 0, false) }, want: 503, text: "none of 2 backends is up\n"},
 		{name: "no backend is up", set: func(r *rig) { r.stats.Backends = r.stats.Backends[1:] }, want: 503, text: "none of 1 backends is up\n"},
 		{name: "draining", set: func(r *rig) { r.admin.Drain() }, want: 503, text: "draining\n"},
 	}

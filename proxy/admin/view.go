@@ -19,6 +19,7 @@ type Pools struct {
 	Desyncs  int64            `json:"desyncs"` // of these, those that should never happen
 	Queue    Queue            `json:"queue"`
 	Draining bool             `json:"draining"`
+	Balance  string           `json:"balance"` // how a backend is chosen: a name that --balance takes
 	Backends []Backend        `json:"backends"`
 }
 
@@ -40,6 +41,7 @@ type Backend struct {
 	Up     bool   `json:"up"`    // may be picked, as far as health goes
 	Weight int    `json:"weight"`
 	Max    int    `json:"max"`
+	Backup bool   `json:"backup"` // used only while no other backend is up
 
 	// Connections now, by state. Their sum is at most Max, or on its way there
 	// after Max was lowered.
@@ -110,6 +112,7 @@ func (a *Admin) pools() Pools {
 		Desyncs:  s.Faults["wrong_reply"] + s.Faults["stray_bytes"],
 		Queue:    a.queueOf(s),
 		Draining: a.draining.Load(),
+		Balance:  string(s.Balance),
 		Backends: make([]Backend, len(s.Backends)),
 	}
 	for i, b := range s.Backends {
@@ -137,6 +140,7 @@ func backendOf(b proxy.BackendStats) Backend {
 		Up:         b.Load.Out&balance.Down == 0,
 		Weight:     b.Load.Weight,
 		Max:        b.Load.Max,
+		Backup:     b.Load.Backup,
 		Leased:     slots[balance.Leased],
 		Idle:       slots[balance.Idle],
 		Dialing:    slots[balance.Dialing] + slots[balance.DialingAhead] + slots[balance.Checking],

@@ -30,7 +30,7 @@ type canned struct {
 func can(t *testing.T, backends ...object) *canned {
 	t.Helper()
 	for i, b := range backends {
-		backends[i] = object{"name": "127.0.0.1:9090", "state": "up", "up": true, "why": "", "weight": 1, "max": 8, "leased": 1,
+		backends[i] = object{"name": "127.0.0.1:9090", "state": "up", "up": true, "why": "", "backup": false, "weight": 1, "max": 8, "leased": 1,
 			"idle": 2, "dialing": 0, "closing": 0, "sessions": 1, "requests": 0, "results": object{}, "bytes_up": 0, "bytes_down": 0,
 			"dials": 1, "dialed": 1, "dial_errors": 0, "reused": 0, "closes": object{}, "last_error": ""}
 		maps.Copy(backends[i], b)

@@ -189,7 +189,7 @@ func TestWhatTheProxyTellsIsDrawn(t *testing.T) {
 	c := can(t,
 		object{"name": "a:1", "leased": 9, "idle": 0, "closing": 1, "max": 8, "health": object{"state": "up", "since_ms": 61000, "last_check_ms": 900,
 			"successes": 30, "failures": 0, "history": []object{{"at_ms_ago": 300000, "up": false, "why": "refused"}, {"at_ms_ago": 61000, "up": true}}}},
-		object{"name": "b:1", "state": "down", "up": false, "why": "dial tcp: connection refused", "leased": 0, "idle": 0},
+		object{"name": "b:1", "state": "down", "up": false, "backup": true, "why": "dial tcp: connection refused", "leased": 0, "idle": 0},
 		object{"name": "c:1", "state": "maintain", "leased": 0, "idle": 0, "max": 1000})
 	c.sessions = `[{"id": 1, "client": "10.0.0.1:5000", "backend": "", "state": "waiting", "age_ms": 90000, "bytes_up": 1500, "bytes_down": 0, "requests": 3}]`
 	c.set(func(pools object) {
@@ -214,6 +214,7 @@ forebay_request_seconds_bucket{backend="a:1",le="+Inf"} 0
 		"document.querySelector('#paused').textContent":                                             "paused for 5.0 s",
 		"document.querySelector('#draining').checkVisibility()":                                     "true",
 		"[...document.querySelector('#session-rows').rows[0].cells].map(c => c.textContent).join()": "10.0.0.1:5000,–,waiting,90 s,3,1.5 kB,0 B",
+		"[...document.querySelectorAll('[data-f=backup]')].map(e => e.checkVisibility()).join()":    "false,true,false",
 		"document.querySelector('.flow [data-f=up]').textContent":                                   "1 of 3",
 	} {
 		if got := p.text(script); got != want {

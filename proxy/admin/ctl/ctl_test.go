@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"forebay/balance"
 	"forebay/proxy"
 	"forebay/proxy/admin"
 	"forebay/proxy/proxytest"
@@ -37,8 +38,9 @@ func (f *fake) change(format string, args ...any) error {
 }
 
 func (f *fake) Stats() proxy.Stats {
-	return proxy.Stats{Clients: 5, Waiting: 2, Queued: 4, QueueSum: time.Second, QueueMax: 600 * time.Millisecond, Paused: time.Now().Add(-time.Minute),
-		Backends: []proxy.BackendStats{{Backend: proxy.Backend{Network: "unix", Addr: "/run/b"}, Status: "up", Sessions: 12, BytesUp: 2500000}}}
+	return proxy.Stats{Clients: 5, Balance: "random-two", Waiting: 2, Queued: 4, QueueSum: time.Second, QueueMax: 600 * time.Millisecond, Paused: time.Now().Add(-time.Minute),
+		Backends: []proxy.BackendStats{{Backend: proxy.Backend{Network: "unix", Addr: "/run/b"}, Status: "up", Sessions: 12, BytesUp: 2500000},
+			{Backend: proxy.Backend{Network: "tcp", Addr: "b:1"}, Status: "down", Load: balance.Load{Backend: balance.Backend{Backup: true}}}}}
 }
 
 func (f *fake) Sessions(int) []proxy.SessionInfo {
@@ -144,7 +146,8 @@ func TestTablesAreForReaders(t *testing.T) {
 		{Command{Name: "sessions", Number: 100}, []string{"id client backend state age bytes up bytes down requests",
 			"7 c:1 - waiting 1.5s 0 0 0", "8 c:2 unix:/run/b leased 0s 0 99 0"}},
 		{Command{Name: "pools"}, []string{"backend state leased idle dialing closing max weight sessions requests MB up MB down dials failed reused why",
-			"unix:/run/b up 0 0 0 0 0 0 12 0 2.5 0.0 0 0 0 -", "5 sessions, 2 in the queue, paused for 1m0s"}},
+			"unix:/run/b up 0 0 0 0 0 0 12 0 2.5 0.0 0 0 0 -", "b:1 down,backup 0 0 0 0 0 0 0 0 0.0 0.0 0 0 0 -",
+			"5 sessions, 2 in the queue, balance random-two, paused for 1m0s"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.command.Name, func(t *testing.T) {

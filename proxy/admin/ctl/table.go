@@ -24,15 +24,27 @@ func writePools(w io.Writer, p admin.Pools) error {
 	lines := [][]any{{"backend", "state", "leased", "idle", "dialing", "closing", "max", "weight",
 		"sessions", "requests", "MB up", "MB down", "dials", "failed", "reused", "why"}}
 	for _, b := range p.Backends {
-		lines = append(lines, []any{b.Name, b.State, b.Leased, b.Idle, b.Dialing, b.Closing, b.Max, b.Weight,
+		lines = append(lines, []any{b.Name, state(b), b.Leased, b.Idle, b.Dialing, b.Closing, b.Max, b.Weight,
 			b.Sessions, b.Requests, megabytes(b.BytesUp), megabytes(b.BytesDown), b.Dials, b.DialErrors, b.Reused,
 			cmp.Or(b.Why, b.LastError, "-")})
 	}
 	if err := table(w, lines...); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "%d sessions, %d in the queue%s\n", p.Sessions, p.Queue.Length, notes(p))
+	balance := ""
+	if p.Balance != "" { // else it is an older forebay that is asked
+		balance = ", balance " + p.Balance
+	}
+	_, err := fmt.Fprintf(w, "%d sessions, %d in the queue%s%s\n", p.Sessions, p.Queue.Length, balance, notes(p))
 	return err
+}
+
+// state is that of a backend, in one word, so that the columns can be counted.
+func state(b admin.Backend) string {
+	if b.Backup {
+		return b.State + ",backup"
+	}
+	return b.State
 }
 
 // notes says what is out of the ordinary.

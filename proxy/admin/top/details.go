@@ -59,6 +59,9 @@ func (m *model) whys(p pen) []string {
 // heading is the name and the state of a backend, and why.
 func heading(p pen, b admin.Backend) string {
 	line := p.write(strong, clean(b.Name)) + "  " + p.write(stateStyles[b.State], clean(b.State))
+	if b.Backup {
+		line += "  backup"
+	}
 	if why := clean(cmp.Or(b.Why, b.LastError)); why != "" {
 		line += "  " + why
 	}

@@ -70,6 +70,15 @@ func (m *model) layout(backends []admin.Backend) layout {
 	return l
 }
 
+// state writes the state of a backend. That of a backup that is up is that it is one: it
+// is not in use, as a rule.
+func (p pen) state(b admin.Backend) string {
+	if b.Backup && b.State == "up" {
+		return p.write(faint, "backup")
+	}
+	return p.write(stateStyles[b.State], clean(b.State))
+}
+
 func without(columns []column, rank int) []column {
 	var rest []column
 	for _, c := range columns {
@@ -98,7 +107,7 @@ func (m *model) row(l layout, p pen, b admin.Backend) string {
 	if b.Name == m.chosen && !m.plain {
 		mark, name = "▸ ", p.write(strong, name)
 	}
-	row := mark + name + " " + left(p.write(stateStyles[b.State], clean(b.State)), stateWidth) + " " + p.bar(b, l.bar)
+	row := mark + name + " " + left(p.state(b), stateWidth) + " " + p.bar(b, l.bar)
 	for _, c := range l.columns {
 		cell := right(c.cell(m, b), c.width)
 		if c.title == "errors" && strings.TrimSpace(cell) != "0" {

@@ -112,6 +112,12 @@ func paused(p *admin.Pools) {
 	p.Draining, p.Desyncs = true, 1
 }
 
+// backups has two, one of them down, and nothing else up.
+func backups(p *admin.Pools) {
+	p.Backends[0].State, p.Backends[0].Up = "drain", true
+	p.Backends[1].Backup, p.Backends[2].Backup = true, true
+}
+
 func hostile(p *admin.Pools) {
 	p.Backends[0].Name = "evil\x1b[2J\n.example:1"
 	p.Backends[0].LastError = "\x9b31m red\r\n"
@@ -146,6 +152,7 @@ func frames() map[string]*model {
 		"once":     once.sized(onceWidth, onceHeight),
 		"none":     see(10, token, func(p *admin.Pools) { p.Backends = nil }).pressed("d", "down"),
 		"hostile":  see(10, free, hostile),
+		"backups":  see(10, free, backups).pressed("down", "down"),
 	}
 }
 

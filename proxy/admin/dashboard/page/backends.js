@@ -1,4 +1,4 @@
-// The table of the backends, a row for each and its details below.
+// The table of the backends: a row for each, its details below.
 
 import {byID, element, fields, Keyed, text, write} from './dom.js';
 import {bar, spark, strip, stripSpan} from './draw.js';
@@ -50,6 +50,7 @@ export class Backends {
       errors: count(lately.inMinute(samples, lately.of(b.name, lately.failed))),
     });
     row.at.state.dataset.state = b.state;
+    row.at.backup.hidden = !b.backup;
     row.at.errors.classList.toggle('bad', Number(row.at.errors.textContent) > 0);
     this.control.mark(row.nodes[0], b.state);
     bar(row.bar, b);
@@ -69,7 +70,7 @@ export class Backends {
   }
 }
 
-// busy is the counter that shows what a backend does: requests where they are known.
+// busy counts what a backend does: requests where they are known.
 const busy = b => b.requests > 0 ? x => x.requests : x => x.sessions;
 
 // Details are the numbers of a backend since it was added.
@@ -106,7 +107,7 @@ const totals = b => ({
   dials: count(b.dials), 'dials failed': count(b.dial_errors), 'found ready': count(b.reused), 'last error': b.last_error,
 });
 
-// health may be missing, and so may any part of it. The newest changes come first.
+// Any part of health may be missing. The newest changes come first.
 function health(h) {
   if (!h) return {};
   const ago = ms => ms == null ? dash : time(ms / 1000) + ' ago';

@@ -1,4 +1,4 @@
-// The few things that are done to the document. Data reaches it as text alone.
+// What is done to the document. Data reaches it as text alone.
 
 export const byID = id => document.getElementById(id);
 
