@@ -130,7 +130,7 @@ func (c *client) connect(ctx context.Context) *fault {
 		return nil
 	}
 	c.failed = true
-	conn, err := c.run.dialer.DialContext(ctx, c.run.cfg.Network, c.run.cfg.Addr)
+	conn, err := c.run.dial(ctx)
 	if err != nil {
 		f := c.fault(stageDial, err)
 		f.abandoned = ctx.Err() != nil

@@ -54,9 +54,13 @@ func Demo(ctx context.Context, cfg DemoConfig) (ok bool, err error) {
 	if err := d.start(ctx); err != nil {
 		return false, err
 	}
-	fmt.Fprintf(d.Out, "%s → forebay %s → %d backends, %d connections\n",
-		d.clients(), d.listener.Addr(), len(demoBackends), demoSlots())
-	res, err := Run(ctx, d.load())
+	load := d.load()
+	fmt.Fprintf(d.Out, "%s → forebay %s, %s → %d backends, %d connections\n",
+		d.clients(), d.listener.Addr(), d.srv.Stats().Balance, len(demoBackends), demoSlots())
+	if d.Proxy.Balance.Hashes() {
+		fmt.Fprintln(d.Out, sources(load.From))
+	}
+	res, err := Run(ctx, load)
 	if err != nil {
 		return false, err
 	}
@@ -80,6 +84,14 @@ func (d *demo) clients() string {
 		return fmt.Sprintf("%d clients, each with one connection for all its %s", d.Clients, what)
 	}
 	return fmt.Sprintf("%d clients of %d %s each", d.Clients, d.RequestsPerClient, what)
+}
+
+// sources tells where the clients are, to a strategy that goes by it.
+func sources(from []net.IP) string {
+	if len(from) == 0 {
+		return "all clients have one address, so that one backend gets them until it is full"
+	}
+	return fmt.Sprintf("each connection comes from the next of %d loopback addresses, as if from another client", len(from))
 }
 
 func demoSlots() (n int) {
@@ -145,6 +157,9 @@ func (d *demo) load() LoadConfig {
 		Network: addr.Network(), Addr: addr.String(), Size: demoSize,
 		Clients: d.Clients, Duration: d.Duration, RequestsPerClient: int64(d.RequestsPerClient),
 		Thrift: d.Thrift,
+	}
+	if d.Proxy.Balance.Hashes() {
+		cfg.From = loopbackSources(addr)
 	}
 	if d.Progress {
 		cfg.Progress = d.progress

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -34,6 +35,10 @@ type LoadConfig struct {
 	// Network is "tcp", "tcp4", "tcp6" or "unix", and Addr the address to
 	// dial.
 	Network, Addr string
+
+	// From are the addresses that connections come from, in turn. Empty: the one that
+	// the kernel chooses.
+	From []net.IP
 
 	// Clients is how many connections there are at once, at least 1.
 	Clients int
@@ -155,6 +160,7 @@ type run struct {
 	cfg       LoadConfig
 	plan      plan
 	dialer    net.Dialer
+	dials     atomic.Uint64 // that came from one of cfg.From
 	clients   []*client
 	tally     tally
 	latencies *recorder

@@ -157,17 +157,19 @@ func ask(t *testing.T, c net.Conn) {
 
 // The demo has no --engine: it is run once, with the one that serve would take.
 func TestDemoLosesNothing(t *testing.T) {
-	tests := []struct{ protocol, connections string }{
-		{"raw", "found ready"},
-		{"thrift", "reused"},
+	tests := []struct{ args, balance, connections string }{
+		{"--protocol raw", "least-conn", "found ready"},
+		{"--protocol raw --balance first", "first", "found ready"},
+		{"--protocol thrift", "least-conn", "reused"},
+		{"--protocol thrift --balance consistent-hash", "consistent-hash", "reused"},
 	}
 	for _, tt := range tests {
-		t.Run(tt.protocol, func(t *testing.T) {
-			status, out, errs := run(t, nil, "demo", "--protocol", tt.protocol, "--duration", "500ms")
+		t.Run(tt.args, func(t *testing.T) {
+			status, out, errs := run(t, nil, strings.Fields("demo --duration 500ms "+tt.args)...)
 			if status != 0 {
 				t.Fatalf("status = %d, want 0\n%s%s", status, out, errs)
 			}
-			for _, want := range []string{"requests", "p99.9", "wait in the queue", "peak leased", tt.connections} {
+			for _, want := range []string{"requests", "p99.9", "wait in the queue", "peak leased", ", " + tt.balance + " →", tt.connections} {
 				if !strings.Contains(out, want) {
 					t.Errorf("the report lacks %q:\n%s", want, out)
 				}
