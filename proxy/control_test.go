@@ -19,10 +19,14 @@ import (
 // named returns a backend that says its name and echoes then.
 func named(t testing.TB, name string, max int) Backend {
 	t.Helper()
-	return testBackend(t, max, func(c proxytest.Conn) {
+	return testBackend(t, max, namer(name))
+}
+
+func namer(name string) func(proxytest.Conn) {
+	return func(c proxytest.Conn) {
 		io.WriteString(c, name)
 		echo(c)
-	})
+	}
 }
 
 // from has a client come, and reads which of the named backends it got.

@@ -28,6 +28,7 @@ type dispatcher struct {
 	mu      sync.Mutex
 	bal     *balance.Balancer
 	waiters list.List  // of *waiter, by ticket: the oldest session first
+	triers  int        // of them, those that a backend has failed
 	grants  []*waiter  // out of the queue, to be told when the lock is given back
 	begun   bool       // the pools run
 	untold  []*backend // see tellLater
@@ -166,6 +167,9 @@ func (d *dispatcher) join(w *waiter) (waits bool, c choice, err error) {
 		return false, c, errQueueFull
 	}
 	w.elem = d.insert(w)
+	if len(w.tried) > 0 {
+		d.triers++
+	}
 	if !d.paused.IsZero() {
 		w.standStill(time.Now())
 	}
@@ -198,6 +202,9 @@ func (d *dispatcher) leave(w *waiter) bool {
 func (d *dispatcher) remove(w *waiter) {
 	d.waiters.Remove(w.elem)
 	w.elem = nil
+	if len(w.tried) > 0 {
+		d.triers--
+	}
 }
 
 // giveBack undoes a grant that came too late.
@@ -222,9 +229,21 @@ func (d *dispatcher) freed(b *backend) {
 
 // serve hands what capacity there is to the oldest waiters that may use it. It
 // is called with the lock held, after every change that may free some.
+//
+// All that no backend has failed may use the same, so that one is asked for all of them.
+// It may have to wait where another need not: the backups are for that one, which has
+// tried the others.
 func (d *dispatcher) serve() {
+	full, triers := false, d.triers
 	d.eachWaiter(func(w *waiter, now time.Time) (more bool) {
-		return !d.answer(w, now) || len(w.tried) > 0 // else everything is full
+		switch {
+		case len(w.tried) > 0:
+			triers--
+			d.answer(w, now)
+		case !full:
+			full = d.answer(w, now)
+		}
+		return !full || triers > 0
 	})
 }
 

@@ -21,10 +21,12 @@ type model struct {
 	limit    int
 	closed   bool
 	paused   bool
+	choice   modelChoice
 }
 
 type modelBackend struct {
 	gone                bool
+	backup              bool
 	max, weight, credit int
 	least               int // the limit; 0: none
 	slots               map[balance.State]int
@@ -36,6 +38,7 @@ type modelBackend struct {
 
 type modelSession struct {
 	ticket   uint64
+	client   balance.Client
 	tried    []int
 	patience time.Duration // how long it still waits
 	standing time.Duration // and how long its time may still stand, while all is paused
@@ -48,40 +51,33 @@ type modelSession struct {
 
 // pick returns what a session gets: a backend's letter, "full", "none" or
 // "closed".
-func (m *model) pick(tried []int) string {
+func (m *model) pick(client balance.Client, tried []int) string {
 	if m.closed {
 		return "closed"
 	}
 	if m.paused {
 		return "full"
 	}
-	var best []int
-	least, hope := 1e9, false
-	for i := range m.backends {
-		b := &m.backends[i]
-		if b.isOut() || slices.Contains(tried, i) {
-			continue
+	for tier := range m.choice.last {
+		var hope, room []int
+		for i := range m.backends {
+			b := &m.backends[i]
+			if m.tier(b) != tier || slices.Contains(tried, i) {
+				continue
+			}
+			hope = append(hope, i)
+			if b.slots[balance.Idle] > 0 && b.active() < b.bound() || m.mayDial(b) {
+				room = append(room, i)
+			}
 		}
-		hope = true
-		if !(b.slots[balance.Idle] > 0 && b.active() < b.bound()) && !m.mayDial(b) {
-			continue
-		}
-		// Equal fractions have equal quotients: division is exact enough.
-		load := float64(b.active()) / float64(b.bound())
-		if load < least {
-			least, best = load, nil
-		}
-		if load == least {
-			best = append(best, i)
+		switch {
+		case room != nil:
+			return m.reserve(m.choose(tier, client, room))
+		case hope != nil:
+			return "full"
 		}
 	}
-	switch {
-	case !hope:
-		return "none"
-	case best == nil:
-		return "full"
-	}
-	return m.reserve(m.turn(best))
+	return "none"
 }
 
 func (b *modelBackend) isOut() bool { return b.gone || b.down || b.state != Ready || b.removed }
@@ -126,24 +122,6 @@ func (m *model) surplus(b *modelBackend) int {
 // resized gives a backend as many free slots as its max leaves.
 func (b *modelBackend) resized() {
 	b.slots[balance.Free] = max(0, b.max-b.open())
-}
-
-// turn is smooth weighted round robin among those in best.
-func (m *model) turn(best []int) int {
-	if len(best) == 1 {
-		return best[0]
-	}
-	sum, winner := 0, best[0]
-	for _, i := range best {
-		b := &m.backends[i]
-		b.credit += b.weight
-		sum += b.weight
-		if b.credit > m.backends[winner].credit {
-			winner = i
-		}
-	}
-	m.backends[winner].credit -= sum
-	return winner
 }
 
 // meanCredit is what a newcomer has.
@@ -200,7 +178,7 @@ func (m *model) serve() {
 	defer m.dropAnswered()
 	slices.SortStableFunc(m.queue, func(a, b *modelSession) int { return int(a.ticket) - int(b.ticket) })
 	for _, s := range m.queue {
-		if got := m.pick(s.tried); got != "full" {
+		if got := m.pick(s.client, s.tried); got != "full" {
 			s.got = got
 		}
 	}
@@ -257,20 +235,21 @@ type modelRun struct {
 func TestDispatcherDoesAsItsModel(t *testing.T) { synctest.Test(t, doesAsItsModel) }
 
 func doesAsItsModel(t *testing.T) {
-	for seed := range uint64(150) {
+	for seed := range uint64(400) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		r := &modelRun{t: t, rnd: rnd, m: &model{parallel: 1 + rnd.IntN(3), limit: rnd.IntN(12)}}
-		r.d = newTestDispatcher(t, r.m.parallel, r.m.limit)
+		cfg := balance.Config{Strategy: modelled[seed%uint64(len(modelled))], Seed: seed, TryDown: rnd.IntN(2) == 0}
+		r := &modelRun{t: t, rnd: rnd, m: &model{parallel: 1 + rnd.IntN(3), limit: rnd.IntN(12), choice: newModelChoice(cfg)}}
+		r.d = newBalancedDispatcher(t, cfg, r.m.parallel, r.m.limit)
 		r.srv = &Server{dispatcher: r.d}
 		for range 1 + rnd.IntN(4) {
-			b := Backend{Max: 1 + rnd.IntN(4), Weight: 1 + rnd.IntN(3)}
+			b := Backend{Max: 1 + rnd.IntN(4), Weight: 1 + rnd.IntN(3), Backup: rnd.IntN(3) == 0}
 			addTo(t, r.d, b)
-			r.m.backends = append(r.m.backends, modelBackend{max: b.Max, weight: b.Weight, slots: map[balance.State]int{balance.Free: b.Max}})
+			r.m.backends = append(r.m.backends, modelBackend{backup: b.Backup, max: b.Max, weight: b.Weight, slots: map[balance.State]int{balance.Free: b.Max}})
 		}
 		for range 400 {
 			r.step()
 			if !r.same() {
-				t.Fatalf("seed %d, the last steps: %v", seed, r.log[max(0, len(r.log)-12):])
+				t.Fatalf("%s, seed %d, the last steps: %v", cfg.Strategy, seed, r.log[max(0, len(r.log)-12):])
 			}
 		}
 	}
@@ -413,16 +392,16 @@ func (r *modelRun) control(i int) {
 
 // added adds a backend, or keeps one that is being removed.
 func (r *modelRun) added(n int) {
-	be := Backend{Network: "tcp", Addr: fmt.Sprint("added:", len(r.log)), Max: n, Weight: 1 + r.rnd.IntN(3)}
+	be := Backend{Network: "tcp", Addr: fmt.Sprint("added:", len(r.log)), Max: n, Weight: 1 + r.rnd.IntN(3), Backup: r.rnd.IntN(3) == 0}
 	i := slices.IndexFunc(r.m.backends, func(b modelBackend) bool { return b.removed })
 	switch {
 	case i >= 0 && r.rnd.IntN(2) == 0:
 		kept := &r.m.backends[i]
 		be.Addr = r.d.at(i).Addr
-		kept.removed, kept.state, kept.max, kept.weight = false, Ready, n, be.Weight
+		kept.removed, kept.state, kept.max, kept.weight, kept.backup = false, Ready, n, be.Weight, be.Backup
 		kept.resized()
 	default:
-		made := modelBackend{max: n, weight: be.Weight, credit: r.m.meanCredit(), slots: map[balance.State]int{balance.Free: n}}
+		made := modelBackend{backup: be.Backup, max: n, weight: be.Weight, credit: r.m.meanCredit(), slots: map[balance.State]int{balance.Free: n}}
 		if i = slices.IndexFunc(r.m.backends, func(b modelBackend) bool { return b.gone }); i >= 0 {
 			r.m.backends[i] = made
 		} else if i = len(r.m.backends); i < 6 {
@@ -431,7 +410,7 @@ func (r *modelRun) added(n int) {
 			return
 		}
 	}
-	r.log = append(r.log, fmt.Sprintf("%d is added, max %d", i, n))
+	r.log = append(r.log, fmt.Sprintf("%d is added, max %d, a backup: %v", i, n, be.Backup))
 	if err := r.d.add(&backend{name: be.String(), dispatched: dispatched{Backend: be}}); err != nil {
 		r.t.Error(err)
 	}
@@ -460,8 +439,8 @@ func (r *modelRun) tried() (tried []int) {
 }
 
 func (r *modelRun) newcomer() {
-	tried := r.tried()
-	got, want := answer(r.d.pick(claim{tried: r.d.these(tried...)})), r.m.pick(tried)
+	tried, client := r.tried(), balance.Client(r.rnd.Uint64())
+	got, want := answer(r.d.pick(claim{client: client, tried: r.d.these(tried...)})), r.m.pick(client, tried)
 	r.log = append(r.log, fmt.Sprintf("a newcomer that tried %v has %s", tried, got))
 	if got != want {
 		r.t.Errorf("pick(%v) = %s, want %s", tried, got, want)
@@ -471,7 +450,7 @@ func (r *modelRun) newcomer() {
 // join has a new session wait, or one with an old ticket.
 func (r *modelRun) join() {
 	r.next += 2
-	s := &modelSession{ticket: r.next, tried: r.tried()}
+	s := &modelSession{ticket: r.next, client: balance.Client(r.rnd.Uint64()), tried: r.tried()}
 	if r.rnd.IntN(4) == 0 {
 		s.ticket = r.next - 1 - 2*uint64(r.rnd.IntN(10)) // odd: nobody has it, or one that left
 		if slices.ContainsFunc(r.all, func(o *modelSession) bool { return o.ticket == s.ticket }) || s.ticket > r.next {
@@ -480,11 +459,11 @@ func (r *modelRun) join() {
 	}
 	patience := time.Duration(1+r.rnd.IntN(1000)) * time.Millisecond
 	s.patience, s.standing = patience, time.Duration(r.rnd.IntN(600))*time.Millisecond
-	s.w, s.grantc = newWaiter(claim{ticket: s.ticket, tried: r.d.these(s.tried...)}, patience)
+	s.w, s.grantc = newWaiter(claim{ticket: s.ticket, client: s.client, tried: r.d.these(s.tried...)}, patience)
 	s.w.standing.left = s.standing
 	waits, c, err := r.d.join(s.w)
 	r.log = append(r.log, fmt.Sprintf("%d joins, having tried %v", s.ticket, s.tried))
-	want := r.m.pick(s.tried)
+	want := r.m.pick(s.client, s.tried)
 	if want == "full" && len(r.m.queue) >= r.m.limit {
 		want = errQueueFull.Error()
 	}

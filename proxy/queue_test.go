@@ -427,51 +427,53 @@ func TestExpiryOfManyAtOnceLosesNothing(t *testing.T) {
 }
 
 // TestConcurrentSessionsLoseNoSlot has sessions come, be served, fail and leave
-// at random. Those who do not leave must all be served, no backend may have more
+// at random, by each strategy. Those who do not leave must all be served, no backend may have more
 // than max, and all slots are free at the end.
 func TestConcurrentSessionsLoseNoSlot(t *testing.T) {
-	maxes := []int{1, 2, 4}
-	for seed := range uint64(3) {
-		d := newTestDispatcher(t, 2, 10000, maxes...)
-		var used [3]atomic.Int64
-		var tickets atomic.Uint64
-		var wg sync.WaitGroup
-		for worker := range 64 {
-			wg.Go(func() {
-				rnd := rand.New(rand.NewPCG(seed, uint64(worker)))
-				for range 60 {
-					ctx, cancel := context.WithCancelCause(t.Context())
-					patient := rnd.IntN(3) > 0
-					if !patient {
-						time.AfterFunc(rand.N(200*time.Microsecond), func() { cancel(errClientLeft) })
-					}
-					var tried []int
-					if rnd.IntN(3) == 0 {
-						tried = []int{rnd.IntN(3)}
-					}
-					c, err := d.wait(ctx, claim{ticket: tickets.Add(1), tried: d.these(tried...)})
-					switch {
-					case err == nil:
-						if n := used[c.backend.index].Add(1); n > int64(maxes[c.backend.index]) {
-							t.Errorf("backend %d has %d slots in use, max is %d", c.backend.index, n, maxes[c.backend.index])
-						}
-						useSlot(d, c, rnd, &used[c.backend.index])
-					case patient:
-						t.Errorf("a session that would wait for ever got %v", err)
-					}
-					cancel(nil)
+	for n, strategy := range balance.Strategies {
+		t.Run(string(strategy), func(t *testing.T) { testConcurrentSessionsLoseNoSlot(t, strategy, uint64(n)) })
+	}
+}
+
+func testConcurrentSessionsLoseNoSlot(t *testing.T, strategy balance.Strategy, seed uint64) {
+	maxes := []int{1, 2, 4, 2}
+	d := newBalancedDispatcher(t, balance.Config{Strategy: strategy, Seed: seed}, 2, 10000, maxes[:3]...)
+	addTo(t, d, Backend{Max: maxes[3], Weight: 2, Backup: true}) // for those who have tried all others
+	var used [4]atomic.Int64
+	var tickets atomic.Uint64
+	var wg sync.WaitGroup
+	for worker := range 64 {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(seed, uint64(worker)))
+			for range 60 {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				patient := rnd.IntN(3) > 0
+				if !patient {
+					time.AfterFunc(rand.N(200*time.Microsecond), func() { cancel(errClientLeft) })
 				}
-			})
-		}
-		stopAhead := keepAhead(d, len(maxes))
-		wg.Wait()
-		stopAhead()
-		for i, m := range maxes {
-			for d.slots(i).Expire() {
-				d.slots(i).Expired()
+				tried := [][]int{nil, nil, nil, nil, {0}, {1}, {2}, {0, 1, 2}}[rnd.IntN(8)]
+				c, err := d.wait(ctx, claim{ticket: tickets.Add(1), client: balance.Client(rnd.Uint64()), tried: d.these(tried...)})
+				switch {
+				case err == nil:
+					if n := used[c.backend.index].Add(1); n > int64(maxes[c.backend.index]) {
+						t.Errorf("backend %d has %d slots in use, max is %d", c.backend.index, n, maxes[c.backend.index])
+					}
+					useSlot(d, c, rnd, &used[c.backend.index])
+				case patient:
+					t.Errorf("a session that would wait for ever got %v", err)
+				}
+				cancel(nil)
 			}
-			wantSlots(t, d, i, map[balance.State]int{balance.Free: m})
+		})
+	}
+	stopAhead := keepAhead(d, len(maxes))
+	wg.Wait()
+	stopAhead()
+	for i, m := range maxes {
+		for d.slots(i).Expire() {
+			d.slots(i).Expired()
 		}
+		wantSlots(t, d, i, map[balance.State]int{balance.Free: m})
 	}
 }
 
