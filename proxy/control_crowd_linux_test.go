@@ -19,8 +19,8 @@ import (
 )
 
 // TestControlAtRandomUnderLoad changes everything that can be changed, a thousand times,
-// while clients come, wait and are served: each gets what it asks for, no lease begins
-// above max, and nothing is left.
+// while clients come, wait and are served, by any strategy: each gets what it asks for, no
+// lease begins above max, nor at a backup while another is up, and nothing is left.
 func TestControlAtRandomUnderLoad(t *testing.T) {
 	enginetest.Each(t, testControlAtRandomUnderLoad)
 }
@@ -56,6 +56,7 @@ func unrest(t *testing.T, requests bool, changes int) {
 	}
 	cfg.Backends = u.backends[:2]
 	cfg.MinIdle, cfg.PauseTimeout = 1, time.Minute
+	cfg.Balance = balance.Strategies[rand.IntN(len(balance.Strategies))]
 	u.f = start(t, cfg)
 
 	ctx, stop := context.WithCancel(t.Context())
@@ -94,7 +95,7 @@ func unrest(t *testing.T, requests bool, changes int) {
 	if total := served.Load(); s.Ended["done"] != total || len(s.Ended) != 1 || s.Errors != 0 || len(s.Faults) != 0 {
 		t.Errorf("of %d sessions %v ended, with %d errors and faults %v; want all done", total, s.Ended, s.Errors, s.Faults)
 	}
-	t.Logf("%d sessions, %d waits, %d audits, changes %v", served.Load(), s.Queued, u.audits, u.did)
+	t.Logf("%s: %d sessions, %d waits, %d audits, changes %v", cfg.Balance, served.Load(), s.Queued, u.audits, u.did)
 }
 
 type upheaval struct {
@@ -111,7 +112,7 @@ type upheaval struct {
 func (u *upheaval) change(rnd *rand.Rand) {
 	i := rnd.IntN(len(u.backends))
 	b := u.backends[i]
-	b.Max, b.Weight = 1+rnd.IntN(6), 1+rnd.IntN(3)
+	b.Max, b.Weight, b.Backup = 1+rnd.IntN(6), 1+rnd.IntN(3), rnd.IntN(3) == 0
 	what := [...]string{"add", "add", "remove", "state", "state", "weight", "max", "limit", "pause", "resume", "resume"}[rnd.IntN(11)]
 	if i == 0 && (what == "remove" || what == "state") {
 		what = "max"
@@ -155,6 +156,7 @@ func (u *upheaval) audit() {
 	before := u.f.Stats()
 	after(time.Duration(rand.IntN(500)) * time.Microsecond)
 	now := u.f.Stats()
+	otherUp := slices.ContainsFunc(now.Backends, func(b BackendStats) bool { return b.Status == "up" && !b.Backup })
 	for i := range now.Backends {
 		b := &now.Backends[i]
 		j := slices.IndexFunc(before.Backends, func(o BackendStats) bool { return o.String() == b.String() })
@@ -163,11 +165,11 @@ func (u *upheaval) audit() {
 			continue
 		}
 		was, most := before.Backends[j].Load, b.Load.Bound()
-		if b.Status != "up" || !now.Paused.IsZero() {
+		if b.Status != "up" || !now.Paused.IsZero() || b.Backup && otherUp {
 			most = 0
 		}
 		if n := b.Load.Active(); n > max(most, was.Active()) {
-			u.t.Errorf("backend %v (%s, paused %v) has %d active, of %d, and had %d", b.Backend, b.Status, !now.Paused.IsZero(), n, most, was.Active())
+			u.t.Errorf("backend %+v (%s, paused %v) has %d active, of %d, and had %d", b.Backend, b.Status, !now.Paused.IsZero(), n, most, was.Active())
 		}
 		if free := b.Load.Slots[balance.Free]; b.Load.Open()+free != max(b.Max, b.Load.Open()) {
 			u.t.Errorf("backend %v has the slots %v", b.Backend, b.Load.Slots)
