@@ -10,13 +10,15 @@ import (
 	"forebay/proxy/engine"
 )
 
-// Backend is one server behind the proxy. All fields but Backup are required.
+// Backend is one server behind the proxy. All fields but Backup are required. A backup
+// serves only clients that may use no other: each is down, drained or removed, or has failed
+// to be dialed for them.
 type Backend struct {
 	Network string // "tcp" or "unix"
 	Addr    string // host:port, or the path of the socket
 	Max     int    // connections open to it at once, in whatever state
 	Weight  int    // share, where the strategy of the choice regards it
-	Backup  bool   // used only while no other is up
+	Backup  bool
 }
 
 // String returns the address as operators write it: the backend's name.

@@ -3,7 +3,7 @@
 //
 //	client                                                        backend
 //	  │ 1 accept    accept.go   entrance         a place, its descriptors     │
-//	  │ 2 pick      queue.go    dispatcher       least load; reserves a slot  │
+//	  │ 2 pick      queue.go    dispatcher       by a strategy; takes a slot  │
 //	  │             queue.go    … or the queue, FIFO over all backends        │
 //	  │ 3 lease     lease.go    pool Take | Dial a connection in that slot ───┤
 //	  │ 4 relay     engine/     Engine.Relay                                  │
@@ -23,7 +23,7 @@
 // (check.go) and from what clients meet (evidence.go), and how it comes back (slowstart.go).
 //
 // The files are the steps, and session.go reads in their order. Package balance
-// decides who serves next, package pool keeps the connections to one backend,
+// decides who serves next (Config.Balance: by default the least loaded by active/max), package pool keeps the connections to one backend,
 // package engine moves the bytes; each knows nothing of the others.
 //
 // # Who owns what
@@ -98,10 +98,14 @@
 //     shutdown ends it.
 //   - A session is disconnected: it leaves the queue or its dial, or is cut in the engine
 //     (engine.Conn.Cut). Where it is between two steps, the next one sees it.
-//   - A dial fails: the session tries each other backend once. Where all are down it ends
-//     at once as no_backend (unless Health.TryAllDown).
+//   - A dial fails: the session tries each other backend once, then the backups. Where all
+//     are down it ends at once as no_backend (unless Health.TryAllDown: what is down is then
+//     tried as well, after what is up).
+//   - No backend is left but backups, each other one being down, drained or removed: they
+//     serve, also those who wait. One comes back: it gets what is new, and the backups nothing
+//     more. That all others are full is no reason: who waits, waits for these.
 //   - A backend goes down: no lease begins there, what lies idle is closed, who waits and
-//     has no other hope is refused; leases go on (unless Health.CutOnDown). It comes up: few
+//     has no other hope, backups included, is refused; leases go on (unless Health.CutOnDown). It comes up: few
 //     dials at once till as many have succeeded, and a max that rises (Health.SlowStart).
 //   - All slots of a backend are leased when it is to be checked: the next one that is free
 //     is the check's, before those who wait; a connection that would have been kept is

@@ -25,8 +25,8 @@ type Health struct {
 	// then. It sets Config.Registry.
 	CutOnDown bool
 
-	// TryAllDown dials backends that are down while no other is up. Otherwise clients
-	// are refused then.
+	// TryAllDown dials backends that are down for clients that may use none which is up,
+	// backups included; those that are down come last. Otherwise such clients are refused.
 	TryAllDown bool
 }
 
