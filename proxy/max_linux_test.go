@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"forebay/balance"
 	"forebay/proxy/enginetest"
 	"forebay/proxy/proxytest"
 )
@@ -193,7 +194,7 @@ func addrPort(t *testing.T, b Backend) netip.AddrPort {
 }
 
 // TestMaxHoldsAtTheSockets has hundreds of clients come and go in every manner,
-// while backends go down and come up, connections are dialed ahead and expire, and
+// while backends go down and come up, by any strategy, connections are dialed ahead and expire, and
 // at the end the proxy drains.
 func TestMaxHoldsAtTheSockets(t *testing.T) {
 	enginetest.Each(t, testMaxHoldsAtTheSockets)
@@ -204,10 +205,12 @@ func testMaxHoldsAtTheSockets(t *testing.T) {
 		minIdle int
 		quiet   time.Duration
 		life    time.Duration
+		backup  bool // the one that stays up is one
 	}{
 		{minIdle: 2, life: time.Hour},
 		{minIdle: -1, life: 20 * time.Millisecond},
 		{minIdle: 1, quiet: time.Millisecond, life: time.Hour},
+		{minIdle: 0, life: time.Hour, backup: true},
 	}
 	for seed, tt := range tests {
 		t.Run(fmt.Sprintf("min idle %d, reuse quiet %v", tt.minIdle, tt.quiet), func(t *testing.T) {
@@ -222,6 +225,7 @@ func testMaxHoldsAtTheSockets(t *testing.T) {
 				cfg.Backends = append(cfg.Backends, be)
 				counts = append(counts, c)
 				if i == len(maxes)-1 { // one stays up
+					cfg.Backends[i].Backup = tt.backup
 					proxytest.ServeOn(t, open(), c.serve)
 				} else {
 					stops = append(stops, c.flicker(t, open, rand.New(rand.NewPCG(uint64(seed), uint64(i)))))
@@ -230,6 +234,7 @@ func testMaxHoldsAtTheSockets(t *testing.T) {
 			with := config(cfg.Backends...)
 			with.MinIdle, with.ReuseQuiet, with.MaxLifetime = tt.minIdle, tt.quiet, tt.life
 			with.VirginTimeout, with.IdleTimeout = 5*time.Millisecond, 5*time.Millisecond
+			with.Balance = balance.Strategies[rand.IntN(len(balance.Strategies))]
 			with.AcquireTimeout = 300 * time.Millisecond
 			with.DialTimeout = 500 * time.Millisecond
 			with.HalfCloseTimeout = 200 * time.Millisecond
@@ -251,7 +256,7 @@ func testMaxHoldsAtTheSockets(t *testing.T) {
 			for i, b := range s.Backends {
 				t.Logf("backend %d: at most %d, %d sessions, %d dials, %d failed, closed %v", i, counts[i].most.Load(), b.Sessions, b.Pool.Dials, b.Pool.DialErrors, b.Pool.Closed)
 			}
-			t.Logf("sessions %v", s.Ended)
+			t.Logf("%s: sessions %v", with.Balance, s.Ended)
 		})
 	}
 }

@@ -89,7 +89,7 @@ func (d *demo) clients() string {
 // sources tells where the clients are, to a strategy that goes by it.
 func sources(from []net.IP) string {
 	if len(from) == 0 {
-		return "all clients have one address, so that one backend gets them until it is full"
+		return "all clients have one address: they are one client"
 	}
 	return fmt.Sprintf("each connection comes from the next of %d loopback addresses, as if from another client", len(from))
 }
