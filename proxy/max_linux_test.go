@@ -193,9 +193,9 @@ func addrPort(t *testing.T, b Backend) netip.AddrPort {
 	return addr
 }
 
-// TestMaxHoldsAtTheSockets has hundreds of clients come and go in every manner,
-// while backends go down and come up, by any strategy, connections are dialed ahead and expire, and
-// at the end the proxy drains.
+// TestMaxHoldsAtTheSockets has hundreds of clients come and go in every manner, by any
+// strategy, while backends go down and come up, connections are dialed ahead and expire,
+// and at the end the proxy drains.
 func TestMaxHoldsAtTheSockets(t *testing.T) {
 	enginetest.Each(t, testMaxHoldsAtTheSockets)
 }

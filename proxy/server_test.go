@@ -25,6 +25,7 @@ func TestNewTellsWhatIsMissing(t *testing.T) {
 		{name: "an engine", change: func(cfg *Config) { cfg.Engine = nil }, want: "Engine"},
 		{name: "backends", change: func(cfg *Config) { cfg.Backends = nil }, want: "no backends"},
 		{name: "a max", change: func(cfg *Config) { cfg.Backends[0].Max = 0 }, want: "max 0"},
+		{name: "a strategy", change: func(cfg *Config) { cfg.Balance = "fair" }, want: `no strategy "fair"`},
 		{name: "a weight", change: func(cfg *Config) { cfg.Backends[0].Weight = 0 }, want: "weight 0"},
 		{name: "each backend once", change: func(cfg *Config) { cfg.Backends = append(cfg.Backends, cfg.Backends[0]) }, want: "already"},
 		{name: "a dial timeout", change: func(cfg *Config) { cfg.DialTimeout = 0 }, want: "DialTimeout"},
