@@ -445,7 +445,7 @@ func testConcurrentSessionsLoseNoSlot(t *testing.T, strategy balance.Strategy, s
 	for worker := range 64 {
 		wg.Go(func() {
 			rnd := rand.New(rand.NewPCG(seed, uint64(worker)))
-			for range 60 {
+			for range 20 {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				patient := rnd.IntN(3) > 0
 				if !patient {
