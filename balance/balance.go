@@ -118,6 +118,7 @@ type Balancer struct {
 	members []member
 	tiers   [numTiers]tier
 	vacant  int // members that are nobody's
+	others  int // those that are no backups
 
 	credits int64 // the sum of all
 	layouts []layout
@@ -154,9 +155,16 @@ func (b *Balancer) Add(be Backend) (int, error) {
 	}
 	b.members[i] = m
 	b.credits += m.credit
+	b.countOther(be, 1)
 	b.reformed(i)
 	b.settle(i)
 	return i, nil
+}
+
+func (b *Balancer) countOther(be Backend, by int) {
+	if !be.Backup {
+		b.others += by
+	}
 }
 
 // meanCredit is what a newcomer begins with. The credits add up to 0 until a
@@ -183,6 +191,7 @@ func (b *Balancer) Remove(i int) bool {
 	m.Out = Removed
 	b.settle(i)
 	b.credits -= m.credit
+	b.countOther(m.Backend, -1)
 	b.vacant++
 	*m = member{Load: Load{Out: Removed}, tier: noTier}
 	b.reformed(i)
@@ -217,6 +226,8 @@ func (b *Balancer) set(i int, be Backend) {
 		panic(fmt.Sprintf("balance: backend %d %v", i, err))
 	}
 	m := &b.members[i]
+	b.countOther(m.Backend, -1)
+	b.countOther(be, 1)
 	m.Backend = be
 	m.Slots[Free] = max(0, be.Max-m.Open())
 	b.reformed(i)

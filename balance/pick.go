@@ -100,6 +100,12 @@ func (t *tier) count(m *member, active, weight int) {
 	m.active, m.weight = active, weight
 }
 
+// OnBackups reports whether clients get backups because no other backend is up. Where
+// there is no other, they are what serves, and nothing has failed.
+func (b *Balancer) OnBackups() bool {
+	return b.others > 0 && b.tiers[upTier].size == 0 && b.tiers[backupTier].size > 0
+}
+
 // Pick reserves a slot of the backend that the strategy chooses for client c, of those
 // that are up, have room and are not in tried. It returns ErrFull where waiting may help
 // and ErrNone where it cannot. It never blocks.

@@ -45,7 +45,7 @@ const (
 
 	// SourceHash has the client's address decide, by weight; the port does not matter.
 	// For backends that keep something of their clients. Known weakness: where the set
-	// of backends changes most clients are mapped anew, clients behind one address are
+	// of backends changes many clients are mapped anew, clients behind one address are
 	// one client, and those of a backend that is down all go to the next in order.
 	SourceHash Strategy = "source-hash"
 

@@ -122,3 +122,33 @@ func TestABackupIsLeftWhenAnotherComesBack(t *testing.T) {
 		t.Errorf("picked %d, want the one that is no backup any more", i)
 	}
 }
+
+func TestOnBackups(t *testing.T) {
+	tests := []struct {
+		backends string // as in TestBackupsServeWhereNoOtherMay
+		want     bool
+	}{
+		{"u bu", false}, {"f bu", false}, {"d bu", true}, {"x bf", true}, {"d x bu", true}, {"d u bu", false},
+		{"d bd", false}, {"bu bu", false}, {"u u", false}, {"d d", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.backends, func(t *testing.T) {
+			b, _ := stage(t, Config{TryDown: true}, tt.backends)
+			if got := b.OnBackups(); got != tt.want {
+				t.Errorf("OnBackups() = %v", got)
+			}
+		})
+	}
+	b, _ := stage(t, Config{}, "d bu")
+	b.Remove(0)
+	if b.OnBackups() {
+		t.Error("there is no other any more")
+	}
+	b.SetBackup(1, false)
+	b.SetBackup(1, true)
+	if i, _ := b.Add(Backend{Max: 1, Weight: 1}); b.OnBackups() {
+		t.Error("another is added, and up")
+	} else if b.SetOut(i, Drained, true); !b.OnBackups() {
+		t.Error("it is drained")
+	}
+}

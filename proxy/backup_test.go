@@ -3,9 +3,12 @@ package proxy
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
+
+	"github.com/rs/zerolog"
 
 	"forebay/balance"
 	"forebay/proxy/enginetest"
@@ -271,5 +274,55 @@ func testBackupServesThoseWhoWaitForTheLastBackend(t *testing.T) {
 			}
 			ping(t, old)
 		})
+	}
+}
+
+// backupEvents notes when backups begin to serve, and cease.
+type backupEvents struct {
+	noEvents
+	heard []bool
+}
+
+func (e *backupEvents) backupsServe(begun bool) { e.heard = append(e.heard, begun) }
+
+func TestItIsToldOnceThatBackupsServe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, srv := backupDispatcher(t, balance.Config{})
+		heard := &backupEvents{}
+		d.events = heard
+		want := func(when string, want ...bool) {
+			t.Helper()
+			if !slices.Equal(heard.heard, want) {
+				t.Errorf("%s: told %v, want %v", when, heard.heard, want)
+			}
+		}
+		d.takeDown(0, 2)
+		fill(t, d)
+		want("one is left")
+		d.takeDown(1)
+		want("none is", true)
+		d.takeDown(3)
+		want("nor a backup", true, false)
+		d.up(d.at(2))
+		want("a backup is back", true, false, true)
+		d.up(d.at(3))
+		d.move(d.at(1), balance.Leased, balance.Free)
+		want("nothing more", true, false, true)
+		d.up(d.at(0))
+		want("another is back", true, false, true, false)
+		must(t, srv.SetState(d.at(0).name, Drain))
+		want("it is drained", true, false, true, false, true)
+	})
+}
+
+func TestTheLogSaysWhetherBackupsServe(t *testing.T) {
+	b := &book{}
+	srv := &Server{cfg: Config{Log: zerolog.New(b)}}
+	srv.backupsServe(true)
+	srv.backupsServe(false)
+	for _, line := range []string{"no backend is up but backups: they serve", "backups serve no longer"} {
+		if n := len(b.with(line)); n != 1 {
+			t.Errorf("said %q %d times, want once", line, n)
+		}
 	}
 }

@@ -377,4 +377,5 @@ func (noEvents) backendStillDown(*backend, error) {}
 func (noEvents) backendUp(*backend)               {}
 func (noEvents) backendRises(*backend, int)       {}
 func (noEvents) backendHasRoom(*backend)          {}
+func (noEvents) backupsServe(bool)                {}
 func (noEvents) backendHasSurplus(*backend)       {}

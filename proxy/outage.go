@@ -100,3 +100,12 @@ func (srv *Server) backendUp(b *backend) {
 	}
 	o.since, o.dials = time.Time{}, 0
 }
+
+// backupsServe says that no other backend is up, or that one is again.
+func (srv *Server) backupsServe(begun bool) {
+	if begun {
+		srv.cfg.Log.Warn().Msg("no backend is up but backups: they serve")
+		return
+	}
+	srv.cfg.Log.Info().Msg("backups serve no longer")
+}

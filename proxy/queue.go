@@ -32,6 +32,7 @@ type dispatcher struct {
 	grants  []*waiter  // out of the queue, to be told when the lock is given back
 	begun   bool       // the pools run
 	untold  []*backend // see tellLater
+	backups bool       // they serve, as was last told
 	closed  bool       // nobody waits or dials ahead any more, but for the established
 	isCut   bool       // nor do these
 	paused  time.Time  // since then nobody is served; zero: they are
@@ -44,14 +45,16 @@ type dispatcher struct {
 }
 
 // dispatcherEvents is told, without the lock, when a backend goes down, fails a dial or
-// comes up again, and when it has got room that no client waits for. The others are told
-// with the lock, and must not wait or ask for anything: backendBegins when its pool is to
-// run, backendRises when it has just come up, and backendHasSurplus.
+// comes up again, when backups begin or cease to serve, and when a backend has got room
+// that no client waits for. The others are told with the lock, and must not wait or ask
+// for anything: backendBegins when its pool is to run, backendRises when it has just come
+// up, and backendHasSurplus.
 type dispatcherEvents interface {
 	backendBegins(b *backend)
 	backendDown(b *backend, err error)
 	backendStillDown(b *backend, err error)
 	backendUp(b *backend)
+	backupsServe(begun bool)
 	backendRises(b *backend, ups int)
 	backendHasRoom(b *backend)
 	backendHasSurplus(b *backend)
@@ -341,7 +344,13 @@ func (d *dispatcher) unlock(backends ...*backend) {
 			b.untold = false
 		}
 	}
+	backups := d.bal.OnBackups()
+	turned := backups != d.backups
+	d.backups = backups
 	d.mu.Unlock()
+	if turned {
+		d.events.backupsServe(backups)
+	}
 	for _, w := range grants {
 		w.granted(w.choice, w.err)
 	}
