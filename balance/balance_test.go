@@ -2,6 +2,7 @@ package balance
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -72,13 +73,8 @@ func (b *Balancer) creditOf(i int) int64 {
 	if !m.held {
 		return m.credit
 	}
-	var held *turns
-	switch r := b.tiers[m.tier].rule.(type) {
-	case *leastConn:
-		held = &r.turns
-	case *weightedRoundRobin:
-		held = &r.turns
-	default:
+	held := turnsOf(b.tiers[m.tier].rule)
+	if held == nil {
 		return m.credit
 	}
 	x := held.nodes[i]
@@ -655,24 +651,70 @@ func TestAddRefusesWhatCannotServe(t *testing.T) {
 }
 
 // Backends that take their debts away leave the others with credit. A newcomer must
-// not have to wait until they have spent it.
+// not have to wait until they have spent it, nor have all turns until it has their credit.
 func TestNewcomerTakesItsTurnAfterManyHaveGone(t *testing.T) {
-	b := newBalancer(t, 9, 9)
-	for range 1000 {
-		i, err := b.Add(Backend{Max: 1, Weight: 1000})
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.Move(pick(t, b), Dialing, Free)
-		b.Remove(i)
+	tests := []struct {
+		name  string
+		comes func(b *Balancer) int // returns who
+	}{
+		{"one is added", func(b *Balancer) int { i, _ := b.Add(Backend{Max: 9, Weight: 1}); return i }},
+		{"a backup is one no more", func(b *Balancer) int { b.SetBackup(2, false); return 2 }},
+		{"another becomes a backup, and then the only kind that is up", func(b *Balancer) int {
+			b.SetBackup(0, true)
+			b.SetOut(1, Down, true)
+			return 0
+		}},
 	}
-	i, _ := b.Add(Backend{Max: 9, Weight: 1})
-	for range 3 {
-		if got := pick(t, b); got == i {
-			return
-		}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newWeighted(t, Backend{Max: 9, Weight: 1}, Backend{Max: 9, Weight: 1},
+				Backend{Max: 9, Weight: 1, Backup: true}, Backend{Max: 9, Weight: 1, Backup: true})
+			for range 1000 {
+				i, err := b.Add(Backend{Max: 1, Weight: 1000})
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.Move(pick(t, b), Dialing, Free)
+				b.Remove(i)
+			}
+			newcomer := tt.comes(b)
+			turns := 0
+			for range 6 {
+				i := pick(t, b)
+				if b.Move(i, Dialing, Free); i == newcomer {
+					turns++
+				}
+			}
+			if turns < 1 || turns > 3 {
+				t.Errorf("the newcomer had %d turns of 6, with credits %v", turns, credits(b))
+			}
+		})
 	}
-	t.Errorf("the newcomer had no turn of three, with credits %v", credits(b))
+}
+
+// The growth of a bucket that is never empty has no end: of weight 1,000,000 it passes
+// that of an int64 in three years of 100,000 picks a second.
+func TestTurnsGoOnWhereGrowthWraps(t *testing.T) {
+	play := func(grown int64) (got string) {
+		b := newBy(t, Config{Strategy: WeightedRoundRobin}, weighing(1_000_000, 1_000_000, 1_000_000, 999_999)...)
+		x := turnsOf(b.tiers[upTier].rule)
+		for c := range x.classes {
+			x.classes[c].buckets[0].growth = grown
+		}
+		for i := range x.nodes {
+			x.nodes[i].credit -= grown
+		}
+		for range 40 {
+			i := pick(t, b)
+			b.Move(i, Dialing, Free)
+			got += letter(i)
+		}
+		return got
+	}
+	want := play(0)
+	if got := play(math.MaxInt64 - 10_000_000); got != want {
+		t.Errorf("near the end the turns are\n%s, want\n%s", got, want)
+	}
 }
 
 func TestAddsAndRemovesNeedNoMemory(t *testing.T) {

@@ -59,15 +59,17 @@ func (s *shares) reformed(int) { s.stale = true }
 
 // owner returns the backend whose share client c is in.
 func (s *shares) owner(c Client) int {
-	if s.stale {
-		s.divide()
-	}
+	s.build()
 	total := s.ends[len(s.ends)-1]
 	place, _ := bits.Mul64(mix(uint64(c)), uint64(total)) // even, and needs no division
 	return sort.Search(len(s.ends), func(i int) bool { return s.ends[i] > int64(place) })
 }
 
-func (s *shares) divide() {
+// build divides anew, where the set has changed.
+func (s *shares) build() {
+	if !s.stale {
+		return
+	}
 	s.stale = false
 	s.ends = s.ends[:0]
 	var end int64

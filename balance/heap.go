@@ -72,7 +72,9 @@ func (t *turns) rank(i int32) int32 {
 	return t.nodes[i].rank
 }
 
+// before goes by the difference: it is small, while the credits themselves, less a growth
+// that has no end, wrap around some day.
 func (t *turns) before(a, b int32) bool {
-	x, y := &t.nodes[a], &t.nodes[b]
-	return x.credit > y.credit || x.credit == y.credit && a < b
+	d := t.nodes[a].credit - t.nodes[b].credit
+	return d > 0 || d == 0 && a < b
 }

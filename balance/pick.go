@@ -33,6 +33,8 @@ type tier struct {
 func (b *Balancer) tierOf(m *member) int {
 	t := upTier
 	switch {
+	case m.Max == 0:
+		return noTier // it is nobody's
 	case m.Out == 0:
 	case m.Out == Down && b.tryDown:
 		t = downTier
@@ -85,6 +87,9 @@ func (b *Balancer) leave(i int) {
 	t.count(m, 0, 0)
 	t.size--
 	m.tier = noTier
+	if f, ok := t.rule.(forgetter); ok {
+		f.forget(i)
+	}
 }
 
 func (t *tier) drop(i int, m *member) {
@@ -103,7 +108,7 @@ func (t *tier) count(m *member, active, weight int) {
 // OnBackups reports whether clients get backups because no other backend is up. Where
 // there is no other, they are what serves, and nothing has failed.
 func (b *Balancer) OnBackups() bool {
-	return b.others > 0 && b.tiers[upTier].size == 0 && b.tiers[backupTier].size > 0
+	return b.kinds[0].members > 0 && b.tiers[upTier].size == 0 && b.tiers[backupTier].size > 0
 }
 
 // Pick reserves a slot of the backend that the strategy chooses for client c, of those
@@ -122,12 +127,12 @@ func (b *Balancer) Pick(c Client, tried []int) (Choice, error) {
 
 func (b *Balancer) pick(c Client) (Choice, error) {
 	for t := range b.tiers {
-		switch t := &b.tiers[t]; {
-		case t.size == 0:
-		case t.room == 0:
+		switch tier := &b.tiers[t]; {
+		case tier.size == 0:
+		case tier.room == 0:
 			return Choice{}, ErrFull
 		default:
-			return b.reserve(t.rule.next(c)), nil
+			return b.reserve(tier.rule.next(c)), nil
 		}
 	}
 	return Choice{}, ErrNone

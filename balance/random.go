@@ -37,7 +37,7 @@ func (r *randomTwo) next(c Client) int {
 	r.sums.set(one, 0)
 	two := r.random.next(c)
 	r.sums.set(one, weight)
-	if x, y := &r.b.members[one], &r.b.members[two]; y.Active()*x.Bound() < x.Active()*y.Bound() {
+	if x, y := &r.b.members[one], &r.b.members[two]; int64(y.Active())*int64(x.Bound()) < int64(x.Active())*int64(y.Bound()) {
 		return two
 	}
 	return one

@@ -9,28 +9,30 @@ import (
 const (
 	// pointsPerWeight is how many points a backend has on the ring for each 1 of its
 	// weight, and mostPoints how many there may be in all: where there would be more each
-	// has half as many, or a quarter, and at least one. A crossing of that moves clients.
+	// has half as many, or a quarter, and at least one. Where the sum of the weights
+	// crosses 16,384, or twice that, up to half of all clients therefore move.
 	pointsPerWeight = 64
 	mostPoints      = 1 << 20
 
 	// probes is how many places a client looks at. It belongs to the point that is
 	// nearest behind any of them (multi-probe consistent hashing: Appleton and O'Reilly,
 	// 2015). With a single one a point's share is as long as the gap before it; the
-	// nearest of several is seldom far, so that long gaps do not count: no share is more
-	// than 1 + 1/probes of what is fair, and with 64 points most are within 3 %. A
-	// classic ring needs a thousand points of each backend for that.
+	// nearest of several is seldom far, so that long gaps do not count: a point is
+	// expected to have 1 + 1/probes of what is fair at the most, and of backends with 64
+	// points most are within 3 %. A classic ring needs a thousand points of each for that.
 	probes = 12
 
 	// The most that a backend may have of its fair share, in quarters.
 	boundQuarters = 5
 )
 
-// consistentHash takes the first on the ring, from the client's point on, that is held
-// and below its bound. Where all that are held have reached theirs, as where those with
-// a low max are full, the first that is held.
+// consistentHash takes the one that has the nearest point behind any of the client's
+// probes, of those that are held and below their bound: as if the others had no points, so
+// that a client goes to the same one whether its own is full, drained or removed. Where
+// all that are held have reached their bound, as where those with a low max are full, it
+// takes the nearest of those that are held.
 type consistentHash struct {
-	ring *ring
-	b    *Balancer
+	*ring
 	tier *tier
 	held set
 	load turns // by active/weight: it knows whether any is below its bound
@@ -46,22 +48,45 @@ func (h *consistentHash) drop(i int, m *member) {
 	h.load.drop(i, m)
 }
 
+func (h *consistentHash) forget(i int) { h.load.forget(i) }
+
 func (h *consistentHash) next(c Client) int {
+	h.build()
 	h.load.lead()
 	k := &h.load.classes[h.load.tied[0]]
-	some := h.below(int64(k.lowest), int64(k.of))
-	for p := h.ring.find(c); ; p = h.ring.following(p) {
-		i := int(h.ring.points[p].owner)
-		if h.held.has(i) && (!some || h.below(int64(h.b.members[i].active), int64(h.b.members[i].Weight))) {
-			return i
+	bounded := h.below(int(k.lowest), k.of)
+	best, least := none, uint64(0)
+	at, step := mix(uint64(c)), mix(^uint64(c))|1
+	for range probes {
+		for p := h.after(at); ; p = h.following(p) {
+			q := &h.points[p]
+			d := q.at - at // modulo 2^64: the ring is a circle
+			if best != none && d >= least {
+				break // another probe is nearer
+			}
+			if i := int(q.owner); h.may(i, bounded) {
+				best, least = i, d
+				break
+			}
 		}
+		at += step
 	}
+	return best
+}
+
+// may reports whether backend i may be taken.
+func (h *consistentHash) may(i int, bounded bool) bool {
+	if !h.held.has(i) {
+		return false
+	}
+	m := &h.b.members[i]
+	return !bounded || h.below(m.active, m.Weight)
 }
 
 // below reports whether one more is within the bound of a backend: 1.25 of its share by
 // weight of all that would then be active, rounded up.
-func (h *consistentHash) below(active, weight int64) bool {
-	return 4*active*h.tier.weight < boundQuarters*(h.tier.active+1)*weight
+func (h *consistentHash) below(active, weight int) bool {
+	return 4*int64(active)*h.tier.weight < boundQuarters*(h.tier.active+1)*int64(weight)
 }
 
 // ring has the points of all backends, whether they are up or not, in order.
@@ -87,23 +112,6 @@ func (r *ring) reformed(i int) {
 	r.dirty = true
 }
 
-// find returns the point that is nearest behind any of the client's probes.
-func (r *ring) find(c Client) int {
-	if r.dirty {
-		r.renew()
-	}
-	best, least := 0, uint64(1<<64-1)
-	at, step := mix(uint64(c)), mix(^uint64(c))|1
-	for range probes {
-		p := r.after(at)
-		if d := r.points[p].at - at; d < least { // modulo 2^64: the ring is a circle
-			best, least = p, d
-		}
-		at += step
-	}
-	return best
-}
-
 // after returns the first point that is not before a position.
 func (r *ring) after(at uint64) int {
 	p := int(r.starts[at>>r.shift])
@@ -123,8 +131,11 @@ func (r *ring) following(p int) int {
 	return 0
 }
 
-// renew replaces the points of the backends that have changed.
-func (r *ring) renew() {
+// build replaces the points of the backends that have changed, if any have.
+func (r *ring) build() {
+	if !r.dirty {
+		return
+	}
 	r.dirty = false
 	if h := r.halvings(); h != r.halved {
 		r.halved = h
@@ -157,13 +168,13 @@ func (r *ring) has(i int) bool {
 
 // halvings returns how often the number of points must be halved.
 func (r *ring) halvings() int {
-	total := 0
+	var total int64
 	for i := range r.b.members {
 		if r.has(i) {
-			total += r.b.members[i].Weight * pointsPerWeight
+			total += int64(r.b.members[i].Weight) * pointsPerWeight
 		}
 	}
-	return bits.Len(uint(max(0, total-1) / mostPoints))
+	return bits.Len64(uint64(max(0, total-1) / mostPoints))
 }
 
 // appendPoints adds the points of backend i. They go by its name and weight, and the

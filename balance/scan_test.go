@@ -17,22 +17,27 @@ type scan struct {
 	Config
 	rng     *rand.Rand
 	credits map[int]int64 // of each backend that is there
+	backups map[int]bool  // whether it is one
 	last    map[int]int   // of each tier
 	dials   map[int]int   // limits
 }
 
 func newScan(cfg Config) *scan {
-	return &scan{Config: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0)), credits: map[int]int64{},
+	return &scan{Config: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0)), credits: map[int]int64{}, backups: map[int]bool{},
 		last: map[int]int{upTier: -1, backupTier: -1, downTier: -1, downBackupTier: -1}, dials: map[int]int{}}
 }
 
-func (s *scan) added(i int) {
-	var sum int64
-	for _, c := range s.credits {
-		sum += c
+// joined gives a newcomer among the backups, or the others, their mean credit.
+func (s *scan) joined(i int, backup bool) {
+	delete(s.credits, i)
+	var sum, n int64
+	for j, c := range s.credits {
+		if s.backups[j] == backup {
+			sum += c
+			n++
+		}
 	}
-	s.credits[i] = sum / int64(max(1, len(s.credits)))
-	s.dials[i] = 0
+	s.credits[i], s.backups[i] = sum/max(1, n), backup
 }
 
 // tiers returns the indices of each tier in order, with and without room.
@@ -216,30 +221,30 @@ func (s *scan) consistentHash(at int, loads []Load, may, room []int, c Client) i
 		}
 	}
 	slices.SortFunc(points, func(x, y point) int { return cmp.Compare(x.at, y.at) })
-	var nearest int
-	var distance uint64
-	probe, step := mix(uint64(c)), mix(^uint64(c))|1
-	for p := range probes {
-		for i, q := range points {
-			if d := q.at - probe; p == 0 && i == 0 || d < distance {
-				nearest, distance = i, d
-			}
-		}
-		probe += step
-	}
 	var active, weight int64
 	for _, i := range may {
 		active += int64(loads[i].Active())
 		weight += int64(loads[i].Weight)
 	}
 	for _, bounded := range []bool{true, false} {
-		for k := range points {
-			i := int(points[(nearest+k)%len(points)].owner)
+		mayBe := map[int]bool{}
+		for _, i := range room {
 			fair := big.NewRat((active+1)*int64(loads[i].Weight), weight)
-			below := big.NewRat(int64(loads[i].Active()), 1).Cmp(fair.Mul(fair, big.NewRat(5, 4))) < 0
-			if slices.Contains(room, i) && (below || !bounded) {
-				return i
+			mayBe[i] = !bounded || big.NewRat(int64(loads[i].Active()), 1).Cmp(fair.Mul(fair, big.NewRat(5, 4))) < 0
+		}
+		points := slices.DeleteFunc(slices.Clone(points), func(q point) bool { return !mayBe[int(q.owner)] })
+		nearest, distance := -1, uint64(0)
+		probe, step := mix(uint64(c)), mix(^uint64(c))|1
+		for range probes {
+			for _, q := range points {
+				if d := q.at - probe; nearest < 0 || d < distance {
+					nearest, distance = int(q.owner), d
+				}
 			}
+			probe += step
+		}
+		if nearest >= 0 {
+			return nearest
 		}
 	}
 	panic("unreachable")
@@ -252,6 +257,8 @@ type operator struct {
 	b *Balancer
 	s *scan
 	n int // most backends
+
+	max, weight int // of any
 }
 
 func (o *operator) act(step int) {
@@ -262,7 +269,14 @@ func (o *operator) act(step int) {
 		o.pick(step)
 	case op < 85:
 		from := []State{Dialing, Dialing, Leased, Leased, Leased, Closing, Idle, Expiring, DialingAhead, Checking}[o.IntN(10)]
-		o.b.TryMove(i, from, State(o.IntN(int(numStates))))
+		to := State(o.IntN(int(numStates)))
+		for range 1 + o.IntN(1+o.max/20) { // one, or a share that can be seen
+			o.b.TryMove(i, from, to)
+		}
+	case op == 85 && o.max > 9:
+		for range o.IntN(o.max) {
+			o.b.TryMove(i, Free, Leased)
+		}
 	case op < 87:
 		o.b.ReserveAhead(i, o.IntN(4), o.IntN(3))
 	case op < 90 && there:
@@ -282,7 +296,7 @@ func (o *operator) act(step int) {
 }
 
 func (o *operator) add() {
-	be := Backend{Max: 1 + o.IntN(9), Weight: 1 + o.IntN(4), Backup: o.IntN(5) == 0}
+	be := Backend{Max: 1 + o.IntN(o.max), Weight: 1 + o.IntN(o.weight), Backup: o.IntN(5) == 0}
 	if o.IntN(2) == 0 {
 		be.Name = fmt.Sprint("backend ", o.IntN(1e6))
 	}
@@ -290,7 +304,8 @@ func (o *operator) add() {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	o.s.added(i)
+	o.s.joined(i, be.Backup)
+	o.s.dials[i] = 0
 }
 
 func (o *operator) empty(i int) {
@@ -303,17 +318,21 @@ func (o *operator) empty(i int) {
 func (o *operator) configure(i int) {
 	switch o.IntN(5) {
 	case 0:
-		o.b.SetWeight(i, 1+o.IntN(4))
+		o.b.SetWeight(i, 1+o.IntN(o.weight))
 	case 1:
-		o.b.SetMax(i, 1+o.IntN(9))
+		o.b.SetMax(i, 1+o.IntN(o.max))
 	case 2:
-		o.b.SetLimit(i, o.IntN(9))
+		o.b.SetLimit(i, o.IntN(o.max))
 	case 3:
 		n := o.IntN(4)
 		o.b.LimitDials(i, n)
 		o.s.dials[i] = n
 	case 4:
-		o.b.SetBackup(i, o.IntN(5) == 0)
+		backup := o.IntN(5) == 0
+		if backup != o.s.backups[i] {
+			o.s.joined(i, backup)
+		}
+		o.b.SetBackup(i, backup)
 	}
 }
 
@@ -330,42 +349,52 @@ func (o *operator) pick(step int) {
 	}
 }
 
-// turns reports a credit that is not the scan's.
+// credits reports a credit that is not the scan's, or a sum that is not theirs.
 func (o *operator) credits(step int) {
-	var sum int64
+	var kinds [2]kind
 	for i, want := range o.s.credits {
 		if got := o.b.creditOf(i); got != want {
 			o.t.Fatalf("step %d: backend %d has credit %d; the scan says %d", step, i, got, want)
 		}
-		sum += want
+		k := &kinds[0]
+		if o.s.backups[i] {
+			k = &kinds[1]
+		}
+		k.members++
+		k.credits += want
 	}
-	if o.b.credits != sum {
-		o.t.Fatalf("step %d: the credits are said to add up to %d, and do to %d", step, o.b.credits, sum)
+	if o.b.kinds != kinds {
+		o.t.Fatalf("step %d: counted %+v, want %+v", step, o.b.kinds, kinds)
 	}
 }
 
-// Whatever serves the picks must answer as a plain scan does: over a million operations
-// on fleets of up to 50 backends.
+// Whatever serves the picks must answer as a plain scan does: over more than a million
+// operations, on fleets of up to 50 backends, and on some of large and unequal ones.
 func TestPicksAreThoseOfAPlainScan(t *testing.T) {
+	fleets := []struct{ steps, n, max, weight int }{
+		{15_000, 1, 9, 4}, {15_000, 3, 9, 4}, {15_000, 12, 9, 4}, {15_000, 50, 9, 4},
+		{2000, 14, 300, 1_000_000}, {500, 14, 65535, 3},
+	}
 	for _, s := range Strategies {
 		for _, tryDown := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/try down %v", s, tryDown), func(t *testing.T) {
 				t.Parallel()
-				steps := 60_000
-				if s == LeastConn {
-					steps = 100_000
-				}
-				if testing.Short() {
-					steps /= 10
-				}
-				for _, n := range []int{1, 3, 12, 50} {
-					cfg := Config{Strategy: s, TryDown: tryDown, Seed: uint64(n)}
-					o := &operator{Rand: rand.New(rand.NewPCG(uint64(n), 7)), t: t, b: newBy(t, cfg), s: newScan(cfg), n: n}
+				for _, f := range fleets {
+					if s == LeastConn {
+						f.steps *= 2
+					}
+					if s == ConsistentHash {
+						f.weight = min(f.weight, 4) // the scan makes all points anew for each pick
+					}
+					cfg := Config{Strategy: s, TryDown: tryDown, Seed: uint64(f.n)}
+					o := &operator{Rand: rand.New(rand.NewPCG(uint64(f.n), uint64(f.max))), t: t,
+						b: newBy(t, cfg), s: newScan(cfg), n: f.n, max: f.max, weight: f.weight}
 					o.add()
-					for step := range steps / 4 {
+					for step := range f.steps {
 						o.act(step)
 						if step%64 == 0 {
 							o.credits(step)
+							wantInvariants(t, o.b)
 						}
 					}
 				}

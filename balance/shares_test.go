@@ -216,6 +216,38 @@ func TestOnlyTheClientsOfOneThatLeavesMove(t *testing.T) {
 	}
 }
 
+// A backend that is full or drained, and then removed, moves its clients once: where they
+// went they stay, evenly.
+func TestClientsOfADrainedBackendMoveOnce(t *testing.T) {
+	for _, n := range []int{3, 10} {
+		b := newBy(t, Config{Strategy: ConsistentHash}, alike(n)...)
+		clients := 5000 * n
+		before := owners(t, b, clients)
+		put(b, 0, Leased, 64)
+		full := owners(t, b, clients)
+		b.SetOut(0, Drained, true)
+		for b.TryMove(0, Leased, Free) {
+		}
+		drained := owners(t, b, clients)
+		b.Remove(0)
+		removed := owners(t, b, clients)
+		took := make([]int, n)
+		for c, was := range before {
+			if was == 0 {
+				took[drained[c]]++
+			}
+			if was != 0 && drained[c] != was || full[c] != drained[c] || removed[c] != drained[c] {
+				t.Fatalf("of %d: client %d is of %d, then %d, %d and %d", n, c, was, full[c], drained[c], removed[c])
+			}
+		}
+		for i, got := range took[1:] {
+			if r := float64(got) * float64(n) * float64(n-1) / float64(clients); r < .75 || r > 1.3 {
+				t.Errorf("of %d: backend %d took %.2f of its part of the clients", n, i+1, r)
+			}
+		}
+	}
+}
+
 // A backend's places go by its name: whatever order they are given in, and after others
 // have come and gone, the same clients are its.
 func TestTheRingGoesByNames(t *testing.T) {

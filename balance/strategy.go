@@ -83,6 +83,12 @@ type rule interface {
 	next(c Client) int
 }
 
+// A forgetter is a rule that keeps something of the backends that it does not hold.
+type forgetter interface {
+	// forget tells that backend i, which is not held, has left the tier.
+	forget(i int)
+}
+
 // newRules returns a rule for each tier. Those of backends that are up and of those that
 // are down share what goes by the whole set.
 func newRules(cfg Config, b *Balancer) (rules [numTiers]rule, err error) {
@@ -131,7 +137,7 @@ func newRule(s Strategy, b *Balancer, t *tier, rng *rand.Rand, l layout) rule {
 	case SourceHash:
 		return &sourceHash{shares: l.(*shares)}
 	case ConsistentHash:
-		return &consistentHash{ring: l.(*ring), b: b, tier: t}
+		return &consistentHash{ring: l.(*ring), tier: t}
 	case First:
 		return &first{}
 	default:
@@ -142,8 +148,11 @@ func newRule(s Strategy, b *Balancer, t *tier, rng *rand.Rand, l layout) rule {
 // A layout is what a strategy makes of the whole set of backends, whether they are up
 // and have room or not.
 type layout interface {
-	// reformed tells that backend i was added or removed, or configured anew.
+	// reformed tells that backend i was added or removed, or has another weight.
 	reformed(i int)
+
+	// build does at once what the next pick would have to.
+	build()
 }
 
 // reformed tells the layouts, if there are any.

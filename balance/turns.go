@@ -1,5 +1,7 @@
 package balance
 
+import "slices"
+
 // turns are backends in buckets by their load, and in each bucket by whose turn it is.
 //
 // Backends of equal weight and equal denominator of the load are of one class. A class
@@ -39,8 +41,10 @@ type classKey struct {
 type class struct {
 	classKey
 	lowest  int32 // bucket that has a backend; none: no bucket has
+	held    int32 // nodes in buckets
 	users   int32 // nodes that are of this class, in a bucket or not
 	buckets []bucket
+	levels  set // buckets that have a backend: what may lie between two of these is long
 }
 
 // bucket is those of a class that have the same load.
@@ -50,8 +54,8 @@ type bucket struct {
 	count  int32
 }
 
-// hold has backend i in the bucket of load n/of; n is at least 0 and of at least 1. Where
-// it was in none its credit is the given one.
+// hold has backend i in the bucket of load n/of; n is at least 0 and of at least 1. One
+// that its rule has not held has the credit that it brings.
 func (t *turns) hold(i int, n, of int, m *member) {
 	for i >= len(t.nodes) {
 		t.nodes = append(t.nodes, node{class: none, bucket: none})
@@ -84,6 +88,15 @@ func (t *turns) hold(i int, n, of int, m *member) {
 func (t *turns) drop(i int, m *member) {
 	t.takeOut(i)
 	m.credit = t.nodes[i].credit
+}
+
+// forget has backend i, which is in no bucket, be of no class, so that a class of nobody
+// is no longer looked at.
+func (t *turns) forget(i int) {
+	if i < len(t.nodes) && t.nodes[i].class != none {
+		t.leaveClass(t.nodes[i].class)
+		t.nodes[i].class = none
+	}
 }
 
 // turn returns whose turn it is among the backends of the lowest load. Where there are
@@ -173,14 +186,19 @@ func (t *turns) leaveClass(c int32) {
 func (t *turns) put(i int, n int32) {
 	x := &t.nodes[i]
 	k := &t.classes[x.class]
-	for int(n) >= len(k.buckets) {
-		k.buckets = append(k.buckets, bucket{top: none})
+	if more := int(n) + 1 - len(k.buckets); more > 0 {
+		k.buckets = slices.Grow(k.buckets, more)
+		for range more {
+			k.buckets = append(k.buckets, bucket{top: none})
+		}
 	}
 	b := &k.buckets[n]
 	x.bucket = n
 	x.credit -= b.growth
 	b.top = t.insert(b.top, int32(i))
 	b.count++
+	k.held++
+	k.levels.add(int(n))
 	if k.lowest == none || n < k.lowest {
 		k.lowest = n
 	}
@@ -200,11 +218,16 @@ func (t *turns) takeOut(i int) {
 // pull is takeOut where the class is settled later.
 func (t *turns) pull(i int) {
 	x := &t.nodes[i]
-	b := &t.classes[x.class].buckets[x.bucket]
+	k := &t.classes[x.class]
+	b := &k.buckets[x.bucket]
+	k.held--
+	if b.count--; b.count == 0 {
+		k.levels.remove(int(x.bucket))
+	}
 	x.credit += b.growth
 	x.bucket = none
 	b.top = t.remove(b.top, int32(i))
-	if b.count--; b.count == 0 {
+	if b.count == 0 {
 		b.growth = 0
 	}
 }
@@ -214,10 +237,8 @@ func (k *class) settle(n int32) {
 	if k.lowest != n || k.buckets[n].count > 0 {
 		return
 	}
-	for k.lowest = n + 1; int(k.lowest) < len(k.buckets); k.lowest++ {
-		if k.buckets[k.lowest].count > 0 {
-			return
-		}
-	}
 	k.lowest = none
+	if k.held > 0 {
+		k.lowest = int32(k.levels.next(int(n))) // there is none below
+	}
 }

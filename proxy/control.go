@@ -190,6 +190,7 @@ func (d *dispatcher) begin() {
 	d.mu.Lock()
 	defer d.unlock()
 	d.begun = true
+	d.bal.Prepare()
 	for _, b := range d.backends {
 		if b != nil {
 			d.events.backendBegins(b)
