@@ -55,23 +55,12 @@ func (h *consistentHash) next(c Client) int {
 	h.load.lead()
 	k := &h.load.classes[h.load.tied[0]]
 	bounded := h.below(int(k.lowest), k.of)
-	best, least := none, uint64(0)
-	at, step := mix(uint64(c)), mix(^uint64(c))|1
-	for range probes {
-		for p := h.after(at); ; p = h.following(p) {
-			q := &h.points[p]
-			d := q.at - at // modulo 2^64: the ring is a circle
-			if best != none && d >= least {
-				break // another probe is nearer
-			}
-			if i := int(q.owner); h.may(i, bounded) {
-				best, least = i, d
-				break
-			}
+	w := h.look(c)
+	for {
+		if i := h.nearest(&w); h.may(i, bounded) {
+			return i
 		}
-		at += step
 	}
-	return best
 }
 
 // may reports whether backend i may be taken.
@@ -110,6 +99,39 @@ type point struct {
 func (r *ring) reformed(i int) {
 	r.stale.add(i)
 	r.dirty = true
+}
+
+// way is how far a client has looked: behind each of its probes the next point, and its
+// distance from the probe.
+type way struct {
+	at    [probes]uint64
+	point [probes]int
+	far   [probes]uint64
+}
+
+// look begins a client's way.
+func (r *ring) look(c Client) (w way) {
+	at, step := mix(uint64(c)), mix(^uint64(c))|1
+	for n := range w.at {
+		p := r.after(at)
+		w.at[n], w.point[n], w.far[n] = at, p, r.points[p].at-at // modulo 2^64: the ring is a circle
+		at += step
+	}
+	return w
+}
+
+// nearest returns the backend whose point is the nearest of all, and goes past that point.
+func (r *ring) nearest(w *way) int {
+	best := 0
+	for n, far := range w.far {
+		if far < w.far[best] {
+			best = n
+		}
+	}
+	p := w.point[best]
+	next := r.following(p)
+	w.point[best], w.far[best] = next, r.points[next].at-w.at[best]
+	return int(r.points[p].owner)
 }
 
 // after returns the first point that is not before a position.

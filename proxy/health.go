@@ -18,7 +18,7 @@ type Health struct {
 	Talk              health.Talk
 
 	// SlowStart is how long a backend that came up takes to get the whole of its max,
-	// and of its share. Zero: it has them at once.
+	// and, by balance.LeastConn, of its share. Zero: it has them at once.
 	SlowStart time.Duration
 
 	// CutOnDown ends the sessions of a backend that goes down: those that have a lease
