@@ -124,11 +124,11 @@ func (b *modelBackend) resized() {
 	b.slots[balance.Free] = max(0, b.max-b.open())
 }
 
-// meanCredit is what a newcomer has.
-func (m *model) meanCredit() int {
+// meanCredit is what a newcomer among the backups, or the others, has.
+func (m *model) meanCredit(backup bool) int {
 	sum, n := 0, 0
 	for _, b := range m.backends {
-		if !b.gone {
+		if !b.gone && b.backup == backup {
 			sum, n = sum+b.credit, n+1
 		}
 	}
@@ -398,10 +398,13 @@ func (r *modelRun) added(n int) {
 	case i >= 0 && r.rnd.IntN(2) == 0:
 		kept := &r.m.backends[i]
 		be.Addr = r.d.at(i).Addr
+		if kept.backup != be.Backup {
+			kept.credit = r.m.meanCredit(be.Backup)
+		}
 		kept.removed, kept.state, kept.max, kept.weight, kept.backup = false, Ready, n, be.Weight, be.Backup
 		kept.resized()
 	default:
-		made := modelBackend{backup: be.Backup, max: n, weight: be.Weight, credit: r.m.meanCredit(), slots: map[balance.State]int{balance.Free: n}}
+		made := modelBackend{backup: be.Backup, max: n, weight: be.Weight, credit: r.m.meanCredit(be.Backup), slots: map[balance.State]int{balance.Free: n}}
 		if i = slices.IndexFunc(r.m.backends, func(b modelBackend) bool { return b.gone }); i >= 0 {
 			r.m.backends[i] = made
 		} else if i = len(r.m.backends); i < 6 {
