@@ -66,7 +66,10 @@ func (s *session) acquire(done func(*lease, error)) {
 	}
 	asks := claim{ticket: s.ticket, established: s.again}
 	if s.srv.cfg.Balance.Hashes() {
-		asks.client = balance.ClientAt(addrOf(s.client))
+		if s.source == 0 {
+			s.source = balance.ClientAt(addrOf(s.client))
+		}
+		asks.client = s.source
 	}
 	choice, err := s.srv.dispatcher.pick(asks)
 	if err == nil && choice.ready {

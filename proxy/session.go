@@ -6,6 +6,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"forebay/balance"
 	"forebay/proxy/engine"
 	"forebay/proxy/exchange"
 )
@@ -23,6 +24,7 @@ type session struct {
 	client engine.Conn
 	start  time.Duration // on the server's clock
 
+	source   balance.Client // once it has asked, where the strategy goes by it
 	lease    *lease
 	stale    uint8           // connections met that their backends had ended, at most maxStale
 	again    bool            // it asks once more for what it has asked for
