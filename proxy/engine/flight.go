@@ -36,9 +36,11 @@ var errStale = errors.New("the backend had ended the connection before")
 // half-closed may have read the request and closed then. What comes first on a
 // connection is acknowledged at once, before the program sees it (by Linux). TCP_INFO
 // has the count and the state on Linux; elsewhere, and on Unix sockets, only the
-// first half of the proof exists. It does not hold where that acknowledgement is lost and
-// the program half-closes, reads and resets: on a network that drops it, or where the
-// kernel has no room for the ends of connections (TCPTimeWaitOverflow).
+// first half of the proof exists. It does not hold where the program half-closes, reads
+// and resets, and that acknowledgement is lost, on a network that drops it, or where the
+// kernel has no room for the ends of connections (TCPTimeWaitOverflow); or where the
+// reset overtakes it, as another processor may handle that (seen once in some 100,000
+// such resets on the loopback of two busy processors).
 //
 // The up direction sends; the down direction drops the flight at the backend's
 // first byte, or asks at its end whether it was undelivered.
