@@ -39,8 +39,7 @@ var errStale = errors.New("the backend had ended the connection before")
 // first half of the proof exists. It does not hold where the program half-closes, reads
 // and resets, and that acknowledgement is lost, on a network that drops it, or where the
 // kernel has no room for the ends of connections (TCPTimeWaitOverflow); or where the
-// reset overtakes it, as another processor may handle that (seen once in some 100,000
-// such resets on the loopback of two busy processors).
+// reset overtakes it, which another processor may handle.
 //
 // The up direction sends; the down direction drops the flight at the backend's
 // first byte, or asks at its end whether it was undelivered.

@@ -237,6 +237,10 @@ func testRaces(t *testing.T, newEngine func(Config) Engine, n int) {
 			spin(wait)
 			c.CloseWrite()
 			execute(c)
+			// Else the reset may overtake the acknowledgement of what it has read (see
+			// flight): the packets of one connection can be handled by two processors. It
+			// is far less than what an acknowledgement is delayed by, where it is.
+			spin(time.Millisecond)
 			reset(c)
 		}},
 	}
@@ -246,7 +250,7 @@ func testRaces(t *testing.T, newEngine func(Config) Engine, n int) {
 			c.Write([]byte("done"))
 		}
 	})
-	stale, late, overtaken := map[string]int{}, map[string]int{}, 0
+	stale, late := map[string]int{}, map[string]int{}
 	lost := stateLost(t)
 	for i := range n {
 		mode := modes[i%len(modes)]
@@ -292,11 +296,7 @@ func testRaces(t *testing.T, newEngine func(Config) Engine, n int) {
 		mu.Lock()
 		ran := runs[uint64(i)]
 		mu.Unlock()
-		switch {
-		case ran < 2:
-		case mode.name == "half-closes, executes and resets" && ran == 2 && overtaken < n/1000:
-			overtaken++ // about once in 100,000: see flight
-		default:
+		if ran > 1 {
 			lost(t)
 			t.Fatalf("request %d ran %d times: a backend that %s", i, ran, mode.name)
 		}
@@ -304,7 +304,7 @@ func testRaces(t *testing.T, newEngine func(Config) Engine, n int) {
 			t.Fatalf("request %d has a reply and ran %d times", i, ran)
 		}
 	}
-	t.Logf("stale: %v; of these, after the request was sent: %v; resets that overtook: %d", stale, late, overtaken)
+	t.Logf("stale: %v; of these, after the request was sent: %v", stale, late)
 	if n >= 1000 && late["closes"] == 0 {
 		t.Log("no request met a FIN on its way; the second half of the proof was not exercised here")
 	}
