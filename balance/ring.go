@@ -20,7 +20,7 @@ const (
 	// nearest of several is seldom far, so that long gaps do not count: a point is
 	// expected to have 1 + 1/probes of what is fair at the most, and of backends with 64
 	// points most are within 3 %. A classic ring needs a thousand points of each for that.
-	probes = 12
+	probes = 8
 
 	// The most that a backend may have of its fair share, in quarters.
 	boundQuarters = 5
@@ -57,9 +57,11 @@ func (h *consistentHash) next(c Client) int {
 	bounded := h.below(int(k.lowest), k.of)
 	w := h.look(c)
 	for {
-		if i := h.nearest(&w); h.may(i, bounded) {
+		n := w.nearest()
+		if i := int(h.points[w.point[n]].owner); h.may(i, bounded) {
 			return i
 		}
+		h.reach(&w, n, h.following(w.point[n]))
 	}
 }
 
@@ -113,25 +115,27 @@ type way struct {
 func (r *ring) look(c Client) (w way) {
 	at, step := mix(uint64(c)), mix(^uint64(c))|1
 	for n := range w.at {
-		p := r.after(at)
-		w.at[n], w.point[n], w.far[n] = at, p, r.points[p].at-at // modulo 2^64: the ring is a circle
+		w.at[n] = at
+		r.reach(&w, n, r.after(at))
 		at += step
 	}
 	return w
 }
 
-// nearest returns the backend whose point is the nearest of all, and goes past that point.
-func (r *ring) nearest(w *way) int {
+// reach notes that point p is the next behind probe n.
+func (r *ring) reach(w *way, n, p int) {
+	w.point[n], w.far[n] = p, r.points[p].at-w.at[n] // modulo 2^64: the ring is a circle
+}
+
+// nearest returns the probe whose point is the nearest.
+func (w *way) nearest() int {
 	best := 0
 	for n, far := range w.far {
 		if far < w.far[best] {
 			best = n
 		}
 	}
-	p := w.point[best]
-	next := r.following(p)
-	w.point[best], w.far[best] = next, r.points[next].at-w.at[best]
-	return int(r.points[p].owner)
+	return best
 }
 
 // after returns the first point that is not before a position.

@@ -137,7 +137,7 @@ func newRule(s Strategy, b *Balancer, t *tier, rng *rand.Rand, l layout) rule {
 	case SourceHash:
 		return &sourceHash{shares: l.(*shares)}
 	case ConsistentHash:
-		return &consistentHash{ring: l.(*ring), tier: t}
+		return &consistentHash{ring: l.(*ring), tier: t, load: turns{flat: true}}
 	case First:
 		return &first{}
 	default:

@@ -14,6 +14,7 @@ import "slices"
 // What a class or a bucket says of a backend's credit is exact: it is the one that smooth
 // weighted round robin gives, when all the tied are looked at each time.
 type turns struct {
+	flat    bool // nobody takes turns: the buckets only count
 	nodes   []node
 	classes []class
 	byKey   map[classKey]int32
@@ -195,7 +196,9 @@ func (t *turns) put(i int, n int32) {
 	b := &k.buckets[n]
 	x.bucket = n
 	x.credit -= b.growth
-	b.top = t.insert(b.top, int32(i))
+	if !t.flat {
+		b.top = t.insert(b.top, int32(i))
+	}
 	b.count++
 	k.held++
 	k.levels.add(int(n))
@@ -226,7 +229,9 @@ func (t *turns) pull(i int) {
 	}
 	x.credit += b.growth
 	x.bucket = none
-	b.top = t.remove(b.top, int32(i))
+	if !t.flat {
+		b.top = t.remove(b.top, int32(i))
+	}
 	if b.count == 0 {
 		b.growth = 0
 	}
