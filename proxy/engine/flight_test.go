@@ -212,35 +212,37 @@ func testRaces(t *testing.T, newEngine func(Config) Engine, n int) {
 	}
 	modes := []struct {
 		name  string
-		serve func(c proxytest.Conn, wait time.Duration)
+		serve func(c proxytest.Conn, wait time.Duration, from Conn)
 	}{
-		{"closes", func(c proxytest.Conn, wait time.Duration) { spin(wait); c.Close() }},
-		{"closes after a look", func(c proxytest.Conn, wait time.Duration) {
+		{"closes", func(c proxytest.Conn, wait time.Duration, from Conn) { spin(wait); c.Close() }},
+		{"closes after a look", func(c proxytest.Conn, wait time.Duration, from Conn) {
 			c.SetReadDeadline(time.Now().Add(wait))
 			if execute(c) {
 				c.Write([]byte("done"))
 			}
 			c.Close()
 		}},
-		{"resets after a look", func(c proxytest.Conn, wait time.Duration) {
+		{"resets after a look", func(c proxytest.Conn, wait time.Duration, from Conn) {
 			c.SetReadDeadline(time.Now().Add(wait))
 			execute(c)
 			reset(c)
 		}},
-		{"half-closes and executes", func(c proxytest.Conn, wait time.Duration) {
+		{"half-closes and executes", func(c proxytest.Conn, wait time.Duration, from Conn) {
 			spin(wait)
 			c.CloseWrite()
 			execute(c)
 			c.Close()
 		}},
-		{"half-closes, executes and resets", func(c proxytest.Conn, wait time.Duration) {
+		{"half-closes, executes and resets", func(c proxytest.Conn, wait time.Duration, from Conn) {
 			spin(wait)
 			c.CloseWrite()
 			execute(c)
 			// Else the reset may overtake the acknowledgement of what it has read (see
-			// flight): the packets of one connection can be handled by two processors. It
-			// is far less than what an acknowledgement is delayed by, where it is.
-			spin(time.Millisecond)
+			// flight): the packets of one connection can be handled by two processors, one
+			// of which is busy. Were there none, it would be waited for in vain.
+			for begun := time.Now(); from.Unacked() > finOnly && time.Since(begun) < 20*time.Millisecond; {
+				runtime.Gosched()
+			}
 			reset(c)
 		}},
 	}
@@ -259,7 +261,8 @@ func testRaces(t *testing.T, newEngine func(Config) Engine, n int) {
 		var id [8]byte
 		binary.BigEndian.PutUint64(id[:], uint64(i))
 		var wg sync.WaitGroup
-		wg.Go(func() { mode.serve(backend, time.Duration(rand.IntN(150))*time.Microsecond) })
+		from := bc // which is another one later
+		wg.Go(func() { mode.serve(backend, time.Duration(rand.IntN(150))*time.Microsecond, from) })
 		wg.Go(func() {
 			spin(time.Duration(rand.IntN(100)) * time.Microsecond)
 			if i%2 == 0 {

@@ -313,6 +313,9 @@ func (d *connectLater) run() {
 		return
 	}
 	c, err := d.loop.engine.connect(d.to)
+	if err == nil && len(d.loop.engine.loops) == 1 { // else most go to another loop, which would own it anew
+		err = d.loop.open(c) // the loop knows what comes from now on: whoever leases it need not look
+	}
 	if err != errAgain {
 		d.finish(c, err)
 		return

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -847,7 +848,10 @@ func heapSize() uint64 {
 	return m.HeapAlloc
 }
 
+// residentSize is what the process holds: the garbage of other tests, which comes and goes
+// as the collector likes, is given back before.
 func residentSize(t testing.TB) int64 {
+	debug.FreeOSMemory()
 	b, err := os.ReadFile("/proc/self/statm")
 	if err != nil && runtime.GOOS == "linux" {
 		t.Fatal(err)
