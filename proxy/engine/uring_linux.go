@@ -40,8 +40,9 @@ type uring struct {
 	turnNow atomic.Uint64 // turn, for others
 	order   uint64        // of the completions of sends and recvs, which is that in which these were done
 	quiet   bool          // the last raw wait brought nothing
-	spare   [][]arrival   // see add
-	arenas  [2]arena      // what drives write, in turn
+	yields  yielding
+	spare   [][]arrival // see add
+	arenas  [2]arena    // what drives write, in turn
 
 	listeners map[uint64]*loopListener // that accept, by the data of their requests
 	accepts   uint32                   // requests there were
@@ -153,8 +154,12 @@ func (k *uring) poke() {
 // wait: see epoll.wait.
 func (k *uring) wait(limit time.Duration) (err error) {
 	began, raw := k.loop.now, time.Duration(0)
+	sleeps := limit != 0 && !k.ring.due()
+	if sleeps {
+		k.yield()
+	}
 	switch {
-	case limit == 0 || k.ring.due():
+	case !sleeps:
 		err = k.ring.enter(false, 0, true)
 	case k.quiet:
 		err = k.ring.enter(true, limit, false)
@@ -169,6 +174,9 @@ func (k *uring) wait(limit time.Duration) (err error) {
 		return err
 	}
 	k.loop.woke()
+	if sleeps {
+		k.yields.awake(k.loop.now)
+	}
 	k.turn++
 	k.turnNow.Store(k.turn)
 	k.arenas[k.turn%2].renew()
@@ -179,6 +187,20 @@ func (k *uring) wait(limit time.Duration) (err error) {
 		k.quiet = true
 	}
 	return nil
+}
+
+// yield yields where that may pay, when what is prepared has been submitted.
+func (k *uring) yield() {
+	now := time.Since(k.loop.epoch)
+	if !k.yields.asleep(now) {
+		return
+	}
+	if k.ring.pending() > 0 {
+		k.ring.enter(false, 0, true) // an error is met again
+	}
+	if !k.ring.due() {
+		k.yields.yield(k.loop, now)
+	}
 }
 
 // isBusy reports whether enter failed for want of something that completions give back.
