@@ -22,9 +22,10 @@ var ErrOrphaned = errors.New("pool: the wait ended before the dial")
 // localFaults are what a dial fails with where this machine lacks something:
 // descriptors, memory, ports. EAGAIN is what connecting to a Unix socket fails
 // with, at once, while its backlog is full: a burst of clients does that, and
-// trying again helps.
+// trying again helps. ENOSPC is what epoll_ctl fails with where a user watches too much
+// (fs.epoll.max_user_watches).
 var localFaults = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
-	syscall.EADDRNOTAVAIL, syscall.EAGAIN}
+	syscall.EADDRNOTAVAIL, syscall.EAGAIN, syscall.ENOSPC}
 
 // IsLocal reports whether a dial failed because of this machine, which says
 // nothing about the backend.

@@ -253,6 +253,7 @@ func TestIsLocal(t *testing.T) {
 		{dialError(syscall.ENOMEM), true},
 		{dialError(syscall.EADDRNOTAVAIL), true},
 		{dialError(syscall.EAGAIN), true}, // a Unix socket's backlog is full
+		{dialError(syscall.ENOSPC), true}, // too much is watched by epoll
 		{&net.DNSError{Err: "dial udp 10.0.0.1:53: socket: too many open files", Name: "h"}, true}, // keeps no cause
 		{&net.DNSError{Err: "no such host", Name: "h", IsNotFound: true}, false},
 		{io.EOF, false},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -263,4 +264,32 @@ func TestDialDoesNotFindItself(t *testing.T) {
 			}
 		}
 	})
+}
+
+// refusing is a kernel that owns no connection, as where a user watches too much.
+type refusing struct{ kernel }
+
+func (refusing) own(*loopConn) error { return os.NewSyscallError("epoll_ctl", unix.ENOSPC) }
+
+func TestConnectorDialsWhereTheLoopCannotOwnYet(t *testing.T) {
+	b := newBench(t, func(cfg Config) Engine {
+		e, err := newLoops("epoll", cfg, func(l *loop) (kernel, error) {
+			k, err := newEpoll(l)
+			return refusing{k}, err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	})
+	dialed := make(chan error, 1)
+	b.engine.(*Loops).Connector("tcp", proxytest.Listen(t, "tcp").Addr().String(), patience)(t.Context(), func(c Conn, err error) {
+		if err == nil {
+			c.Close()
+		}
+		dialed <- err
+	})
+	if err := proxytest.Receive(t, dialed, "the dial"); err != nil {
+		t.Errorf("%v: it says nothing about the backend", err)
+	}
 }

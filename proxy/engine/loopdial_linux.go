@@ -314,7 +314,9 @@ func (d *connectLater) run() {
 	}
 	c, err := d.loop.engine.connect(d.to)
 	if err == nil && len(d.loop.engine.loops) == 1 { // else most go to another loop, which would own it anew
-		err = d.loop.open(c) // the loop knows what comes from now on: whoever leases it need not look
+		// The loop knows what comes from now on: whoever leases it need not look. That this
+		// fails says nothing about the backend; whoever uses it tries again.
+		d.loop.open(c)
 	}
 	if err != errAgain {
 		d.finish(c, err)

@@ -151,7 +151,7 @@ func (k *uring) poke() {
 	unix.Write(k.wakeFD, one[:])
 }
 
-// wait: see epoll.wait.
+// wait: see epoll.wait. What else it does before it sleeps is yielding's business.
 func (k *uring) wait(limit time.Duration) (err error) {
 	began, raw := k.loop.now, time.Duration(0)
 	sleeps := limit != 0 && !k.ring.due()
